@@ -1,0 +1,126 @@
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "base/error.h"
+#include "base/file_map.h"
+#include "base/subprocess.h"
+#include "base/terminal.h"
+#include "base/thread_team.h"
+
+namespace mettle {
+namespace {
+
+std::string temporary_file(const std::string& content) {
+  std::string path = testing::TempDir() + "/mettle_base_XXXXXX";
+  const int fd = mkstemp(path.data());
+  EXPECT_EQ(write(fd, content.data(), content.size()), static_cast<ssize_t>(content.size()));
+  close(fd);
+  return path;
+}
+
+SubprocessResult shell(const std::string& script, SubprocessOptions options = {}) {
+  options.argv = {"/bin/sh", "-c", script};
+  return run_subprocess(options);
+}
+
+TEST(FileMap, ReadsAFileAndRefusesWhatIsNone) {
+  const std::string path = temporary_file("hello");
+  EXPECT_EQ(read_file(path, 5), "hello");
+  EXPECT_THROW(read_file(path, 4), Error);
+  EXPECT_THROW(FileMap("/no/such/file"), Error);
+  EXPECT_THROW(FileMap("/tmp"), Error);
+  EXPECT_EQ(read_file(temporary_file(""), 10), "");
+}
+
+TEST(FileMap, AFileThatShrinksIsAnErrorNotACrash) {
+  const std::string path = temporary_file(std::string(3 * 4096, 'x'));
+  const FileMap map(path);
+  ASSERT_EQ(map.data()[0], 'x');
+  ASSERT_EQ(truncate(path.c_str(), 4096), 0);
+  EXPECT_EQ(map.data()[2 * 4096], 0);
+  try {
+    map.check_intact();
+    FAIL() << "a torn map passed";
+  } catch (const Error& e) {
+    EXPECT_NE(e.message.find("shrank while it was read (was 12288 bytes"), std::string::npos) << e.message;
+  }
+}
+
+TEST(FileMap, WritesAtomicallyAndLeavesNothingBehindOnFailure) {
+  const std::string path = temporary_file("old");
+  write_file_atomically(path, "new");
+  EXPECT_EQ(read_file(path, 10), "new");
+  EXPECT_THROW(write_file_atomically("/proc/none/file", "x"), Error);
+}
+
+TEST(ThreadTeam, EveryMemberRunsOnceAndErrorsComeBack) {
+  for (const int members : {1, 2, 5}) {
+    ThreadTeam team(members);
+    for (int round = 0; round < 200; ++round) {
+      std::vector<std::atomic<int>> seen(static_cast<size_t>(members));
+      team.run([&](int member) { ++seen[static_cast<size_t>(member)]; });
+      for (auto& s : seen) ASSERT_EQ(s.load(), 1);
+    }
+    EXPECT_THROW(team.run([&](int member) {
+                   if (member == members - 1) fail(Code::kInternal, "boom");
+                 }),
+                 Error);
+    std::atomic<int> after{0};
+    team.run([&](int) { ++after; });
+    EXPECT_EQ(after.load(), members);
+  }
+}
+
+TEST(ThreadTeam, SharesCoverEverythingOnce) {
+  for (const int64_t count : {0, 1, 7, 64}) {
+    int64_t at = 0;
+    for (int m = 0; m < 5; ++m) {
+      const Span s = share_of(count, m, 5);
+      EXPECT_EQ(s.begin, at);
+      at = s.end;
+    }
+    EXPECT_EQ(at, count);
+  }
+}
+
+TEST(Subprocess, ReturnsOutputExitCodeAndSignal) {
+  const SubprocessResult r = shell("cat; echo warned >&2; exit 3", {.input = "in"});
+  EXPECT_EQ(r.end, SubprocessEnd::kExited);
+  EXPECT_EQ(r.exit_code, 3);
+  EXPECT_EQ(r.out, "in");
+  EXPECT_EQ(r.err, "warned\n");
+  const SubprocessResult s = shell("kill -SEGV $$");
+  EXPECT_EQ(s.end, SubprocessEnd::kSignaled);
+  EXPECT_EQ(s.signal, SIGSEGV);
+  EXPECT_EQ(shell("exit 0", {.env = {{"X", "1"}}}).exit_code, 0);
+  EXPECT_EQ(shell("test \"$X\" = 1", {.env = {{"X", "1"}}}).exit_code, 0);
+}
+
+TEST(Subprocess, EndsWhatDoesNotEnd) {
+  EXPECT_EQ(shell("sleep 100", {.deadline = std::chrono::milliseconds(100)}).end, SubprocessEnd::kDeadline);
+  EXPECT_EQ(shell("echo a; sleep 100", {.silence = std::chrono::milliseconds(200)}).end, SubprocessEnd::kSilence);
+  EXPECT_EQ(shell("yes", {.output_limit = 1 << 16}).end, SubprocessEnd::kOutputLimit);
+  EXPECT_THROW(run_subprocess({.argv = {"/no/such/program"}}), Error);
+}
+
+TEST(Subprocess, GivesLinesAsTheyCome) {
+  std::vector<std::string> lines;
+  shell("printf 'a\\nb\\nc'", {.on_line = [&](std::string_view l) { lines.emplace_back(l); }});
+  EXPECT_EQ(lines, (std::vector<std::string>{"a", "b", "c"}));
+}
+
+TEST(Terminal, TablesAreAligned) {
+  Table t({"name", "n"});
+  t.add({"é", "12"});
+  t.add({"longer", "7"});
+  EXPECT_EQ(t.text({1}), "name     n\né       12\nlonger   7\n");
+}
+
+}  // namespace
+}  // namespace mettle

@@ -1,0 +1,85 @@
+#include "base/terminal.h"
+
+#include <fmt/format.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace mettle {
+namespace {
+
+size_t code_points(const std::string& s) {
+  return static_cast<size_t>(std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xC0) != 0x80; }));
+}
+
+int64_t now_ms() {
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace
+
+bool is_terminal(int fd) { return isatty(fd) == 1; }
+
+bool wants_colour(int fd) {
+  const char* no_colour = std::getenv("NO_COLOR");
+  const char* term = std::getenv("TERM");
+  return is_terminal(fd) && (no_colour == nullptr || *no_colour == 0) && term != nullptr && std::strcmp(term, "dumb") != 0;
+}
+
+std::string paint(Colour colour, const std::string& text, bool enabled) {
+  if (!enabled || colour == Colour::kNone) return text;
+  constexpr const char* kCodes[] = {"0", "31", "32", "33", "1", "2"};
+  return fmt::format("\x1b[{}m{}\x1b[0m", kCodes[static_cast<int>(colour)], text);
+}
+
+std::string Table::text(const std::vector<size_t>& right) const {
+  std::vector<size_t> width;
+  for (const auto& row : rows_) {
+    width.resize(std::max(width.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) width[i] = std::max(width[i], code_points(row[i]));
+  }
+  std::string out;
+  for (const auto& row : rows_) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      const std::string pad(width[i] - code_points(row[i]), ' ');
+      const bool flush_right = std::find(right.begin(), right.end(), i) != right.end();
+      line += i > 0 ? "  " : "";
+      line += flush_right ? pad + row[i] : row[i] + pad;
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    out += line + '\n';
+  }
+  return out;
+}
+
+Progress::Progress(std::string what, uint64_t total) : what_(std::move(what)), total_(total), enabled_(is_terminal(STDERR_FILENO)) {}
+
+Progress::~Progress() {
+  if (enabled_ && last_ms_ != 0) std::fputs("\r\x1b[K", stderr);
+}
+
+void Progress::set(uint64_t done, const std::string& detail) {
+  if (!enabled_) return;
+  const int64_t now = now_ms();
+  if (now - last_ms_ < 100 && done < total_) return;
+  last_ms_ = now;
+  winsize size = {};
+  const int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+  constexpr int kBar = 24;
+  const int filled = total_ > 0 ? static_cast<int>(std::min<uint64_t>(done, total_) * kBar / total_) : 0;
+  std::string bar;
+  for (int i = 0; i < kBar; ++i) bar += i < filled ? "█" : "░";
+  std::string line = fmt::format("{} {} {:3}%", what_, bar, total_ > 0 ? std::min<uint64_t>(done, total_) * 100 / total_ : 0);
+  const int room = columns - static_cast<int>(code_points(line)) - 2;
+  if (!detail.empty() && room > 4) line += " " + detail.substr(0, static_cast<size_t>(room));
+  fmt::print(stderr, "\r\x1b[K{}", line);
+  std::fflush(stderr);
+}
+
+}  // namespace mettle
