@@ -1,0 +1,29 @@
+// Which format the config says a module has: ModelOpt (quant_algo, ignore / exclude_modules globs, quantized_layers) and
+// compressed-tensors (config_groups, targets, ignore with "re:" patterns), FP8 (weight_block_size), none.
+#pragma once
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+
+#include "tensor/weight.h"
+
+namespace mettle {
+
+class QuantRules {
+ public:
+  // quantization: the object under config["quantization_config"] (or null for none). Fails with kBadModel/kUnsupported
+  // for an unknown quant_method or algorithm, naming it and the layer pattern it applies to.
+  explicit QuantRules(const nlohmann::json& config);
+  QuantRules(QuantRules&&) noexcept;
+  ~QuantRules();
+  // Format the config promises for a linear module (never called for norms and other vectors).
+  WeightFormat format_of(std::string_view module) const;
+  std::string_view method() const;  // "modelopt", "compressed-tensors", "fp8", "none"
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace mettle

@@ -1,0 +1,50 @@
+// Where a model's weights come from: a checkpoint, or seeded random numbers for any config (--load-format dummy).
+// A model asks for what its weight list names; the source decides each module's format from the tensors present and
+// uses the config only to cross-check (a contradiction is an error that names both).
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "checkpoint/safetensors.h"
+#include "tensor/tensor_view.h"
+#include "tensor/weight.h"
+
+namespace mettle {
+
+class WeightSource {
+ public:
+  virtual ~WeightSource() = default;
+
+  // Whether there is a module of that name: a tensor "<module>.weight", "<module>.weight_packed" or "<module>" itself
+  // (fused experts have no ".weight"). A dummy source says yes to every name that the config's formats imply.
+  virtual bool has(std::string_view module) const = 0;
+  // The module as a [rows, cols] matrix; a fused [e, n, k] tensor is [e * n, k]. Valid until release(). Fails with
+  // kBadModel (module, values): missing, wrong dtype or shape, unsupported format (MXFP8, INT4, ...: module and format
+  // in the message), scales not finite or negative, global scale NaN, infinite or <= 0, missing scales, NaN weights.
+  // A zero block scale is legal.
+  virtual RawMatrix matrix(const std::string& module, int64_t rows, int64_t cols) = 0;
+  // A small tensor of any float dtype as float32; name is the full tensor name. Fails when not finite.
+  virtual std::vector<float> vector(const std::string& name, const Shape& shape) = 0;
+  // Tensors whose name starts with prefix are known and deliberately not used; why is shown by load reports.
+  virtual void ignore(const std::string& prefix, const std::string& why) = 0;
+  // Memory behind matrices handed out so far is no longer needed.
+  virtual void release() = 0;
+  // End of the load: fails with kBadModel when a tensor of the file was neither used nor ignored (first few names), or
+  // when a file shrank meanwhile.
+  virtual void finish() = 0;
+  // Format that matrix(module, ...) will have, without reading data: memory plans and explain.
+  virtual WeightFormat format_of(const std::string& module) const = 0;
+  virtual bool is_dummy() const = 0;
+};
+
+// config: the whole config.json (quantization_config, or hf_quant_config.json merged under that key).
+std::unique_ptr<WeightSource> open_weights(const std::string& folder, const nlohmann::json& config);
+// Seeded: the same config gives the same bytes for each module, whatever the order of calls. Standard deviation
+// 1/sqrt(cols) for matrices, norms near 1 (near 0 where the model adds 1), so that activations stay of order one.
+std::unique_ptr<WeightSource> dummy_weights(const nlohmann::json& config, uint64_t seed);
+
+}  // namespace mettle
