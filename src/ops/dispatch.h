@@ -1,0 +1,47 @@
+// Runs a chosen backend: checks the arguments once, counts the call. Choices are per row bucket and made before serving.
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstdint>
+
+#include "ops/attention.h"
+#include "ops/backend.h"
+#include "ops/embed.h"
+#include "ops/gdn.h"
+#include "ops/join.h"
+#include "ops/linear.h"
+#include "ops/moe.h"
+#include "ops/sample.h"
+
+namespace mettle {
+
+// A bucket holds row counts up to its bound; more rows than the last bound use the last bucket.
+inline constexpr std::array<int, 6> kRowBuckets = {1, 4, 16, 64, 256, 1024};
+int bucket_of(int rows);
+
+template <class Op>
+struct Choice {
+  const Backend<Op>* backend = nullptr;
+  Tactic tactic;
+};
+
+template <class Op>
+struct Choices {
+  std::array<Choice<Op>, kRowBuckets.size()> by_bucket;
+  const Choice<Op>& at(int rows) const { return by_bucket[static_cast<size_t>(bucket_of(rows))]; }
+  // Largest workspace of any bucket for up to `rows` rows.
+  size_t workspace(const typename Op::Problem& problem, int rows, int team_members) const;
+};
+
+// Calls of each op since the process started (embed, join, linear, moe, attention, gdn, sample).
+template <class Op>
+std::atomic<uint64_t>& call_count();
+
+template <class Op>
+void run_op(const Choice<Op>& choice, const typename Op::Args& args, Stream& stream) {
+  check_args(args);
+  call_count<Op>().fetch_add(1, std::memory_order_relaxed);
+  choice.backend->run(choice.tactic, args, stream);
+}
+
+}  // namespace mettle
