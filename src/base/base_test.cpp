@@ -68,8 +68,8 @@ TEST(ThreadTeam, EveryMemberRunsOnceAndErrorsComeBack) {
       for (auto& s : seen) ASSERT_EQ(s.load(), 1);
     }
     EXPECT_THROW(team.run([&](int member) {
-                   if (member == members - 1) fail(Code::kInternal, "boom");
-                 }),
+      if (member == members - 1) fail(Code::kInternal, "boom");
+    }),
                  Error);
     std::atomic<int> after{0};
     team.run([&](int) { ++after; });

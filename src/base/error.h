@@ -34,7 +34,7 @@ class Error : public std::exception {
 }  // namespace mettle
 
 // CHECK(cond, message): an invariant of our own; message is a std::string expression, evaluated only on failure.
-#define CHECK(cond, message)                                                                               \
-  do {                                                                                                     \
+#define CHECK(cond, message)                                                                                \
+  do {                                                                                                      \
     if (!(cond)) ::mettle::fail(::mettle::Code::kInternal, std::string(#cond ": ") + std::string(message)); \
   } while (0)

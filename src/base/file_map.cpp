@@ -36,7 +36,8 @@ void on_sigbus(int signal, siginfo_t* info, void* context) {
     s.torn = true;
     const uintptr_t page = at & ~uintptr_t{4095};
     // From here to the end of the map: zeros, so that the reader comes back and finds `torn`.
-    void* r = mmap(reinterpret_cast<void*>(page), end - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    void* r =
+        mmap(reinterpret_cast<void*>(page), end - page, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     if (r != MAP_FAILED) return;
   }
   if ((g_previous.sa_flags & SA_SIGINFO) != 0 && g_previous.sa_sigaction != nullptr) {
@@ -73,7 +74,8 @@ FileMap::FileMap(const std::string& path) : path_(path) {
   size_ = static_cast<size_t>(st.st_size);
   if (size_ == 0) return;
   void* p = mmap(nullptr, size_, PROT_READ, MAP_SHARED, file.fd, 0);
-  if (p == MAP_FAILED) fail(Code::kBadModel, fmt::format("{}: cannot map {} bytes: {}", path, size_, std::strerror(errno)));
+  if (p == MAP_FAILED)
+    fail(Code::kBadModel, fmt::format("{}: cannot map {} bytes: {}", path, size_, std::strerror(errno)));
   data_ = static_cast<uint8_t*>(p);
   for (int i = 0; i < static_cast<int>(g_slots.size()); ++i) {
     uintptr_t free = 0;

@@ -149,13 +149,18 @@ SubprocessResult run_subprocess(const SubprocessOptions& options) {
       }
     }
     const auto now = Clock::now();
-    if (received > options.output_limit) kill_group(SubprocessEnd::kOutputLimit);
-    else if (now - begin >= options.deadline) kill_group(SubprocessEnd::kDeadline);
-    else if (options.silence.count() > 0 && now - last_line >= options.silence) kill_group(SubprocessEnd::kSilence);
+    if (received > options.output_limit)
+      kill_group(SubprocessEnd::kOutputLimit);
+    else if (now - begin >= options.deadline)
+      kill_group(SubprocessEnd::kDeadline);
+    else if (options.silence.count() > 0 && now - last_line >= options.silence)
+      kill_group(SubprocessEnd::kSilence);
     // A grandchild may hold the pipes open after the child is gone.
     if (!killed) {
       siginfo_t info = {};
-      if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid && ready <= 0) break;
+      if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 && info.si_pid == pid &&
+          ready <= 0)
+        break;
     }
   }
   int status = 0;

@@ -18,7 +18,8 @@ size_t code_points(const std::string& s) {
 }
 
 int64_t now_ms() {
-  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
+  return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
+      .count();
 }
 
 }  // namespace
@@ -28,7 +29,8 @@ bool is_terminal(int fd) { return isatty(fd) == 1; }
 bool wants_colour(int fd) {
   const char* no_colour = std::getenv("NO_COLOR");
   const char* term = std::getenv("TERM");
-  return is_terminal(fd) && (no_colour == nullptr || *no_colour == 0) && term != nullptr && std::strcmp(term, "dumb") != 0;
+  return is_terminal(fd) && (no_colour == nullptr || *no_colour == 0) && term != nullptr &&
+         std::strcmp(term, "dumb") != 0;
 }
 
 std::string paint(Colour colour, const std::string& text, bool enabled) {
@@ -58,7 +60,8 @@ std::string Table::text(const std::vector<size_t>& right) const {
   return out;
 }
 
-Progress::Progress(std::string what, uint64_t total) : what_(std::move(what)), total_(total), enabled_(is_terminal(STDERR_FILENO)) {}
+Progress::Progress(std::string what, uint64_t total)
+    : what_(std::move(what)), total_(total), enabled_(is_terminal(STDERR_FILENO)) {}
 
 Progress::~Progress() {
   if (enabled_ && last_ms_ != 0) std::fputs("\r\x1b[K", stderr);
@@ -75,7 +78,8 @@ void Progress::set(uint64_t done, const std::string& detail) {
   const int filled = total_ > 0 ? static_cast<int>(std::min<uint64_t>(done, total_) * kBar / total_) : 0;
   std::string bar;
   for (int i = 0; i < kBar; ++i) bar += i < filled ? "█" : "░";
-  std::string line = fmt::format("{} {} {:3}%", what_, bar, total_ > 0 ? std::min<uint64_t>(done, total_) * 100 / total_ : 0);
+  std::string line =
+      fmt::format("{} {} {:3}%", what_, bar, total_ > 0 ? std::min<uint64_t>(done, total_) * 100 / total_ : 0);
   const int room = columns - static_cast<int>(code_points(line)) - 2;
   if (!detail.empty() && room > 4) line += " " + detail.substr(0, static_cast<size_t>(room));
   fmt::print(stderr, "\r\x1b[K{}", line);

@@ -7,9 +7,9 @@
 namespace mettle {
 
 std::string AttentionProblem::text() const {
-  return fmt::format("attention h{} q{} kv{} d{} r{}{}{}{} eps{:g} {}/{} {} block{}", hidden, heads, kv_heads, head_dim, rotary_dim,
-                     gate ? " gate" : "", qk_norm ? " norm" : "", norm_plus_one ? "+1" : "", eps, name_of(qkv_format), name_of(out_format),
-                     name_of(activation), block_size);
+  return fmt::format("attention h{} q{} kv{} d{} r{}{}{}{} eps{:g} {}/{} {} block{}", hidden, heads, kv_heads, head_dim,
+                     rotary_dim, gate ? " gate" : "", qk_norm ? " norm" : "", norm_plus_one ? "+1" : "", eps,
+                     name_of(qkv_format), name_of(out_format), name_of(activation), block_size);
 }
 
 AttentionWeights pack_attention(const RawAttention& raw) {
@@ -24,7 +24,8 @@ void check_args(const AttentionArgs& a) {
   shape("attention.partial", a.partial, DType::kF32, {a.batch->rows, p.hidden});
   shape("attention.k_cache", a.k_cache, dtype_of(p.activation), {"blocks", p.block_size, p.kv_heads, p.head_dim});
   shape("attention.v_cache", a.v_cache, dtype_of(p.activation), {"blocks", p.block_size, p.kv_heads, p.head_dim});
-  CHECK(a.batch->block_size == p.block_size, fmt::format("batch.block_size {} differs from the problem's {}", a.batch->block_size, p.block_size));
+  CHECK(a.batch->block_size == p.block_size,
+        fmt::format("batch.block_size {} differs from the problem's {}", a.batch->block_size, p.block_size));
   check_batch(*a.batch, true, false, 0);
   check_matrix("attention.qkv", a.weights->qkv, p.qkv_rows(), p.hidden, p.qkv_format);
   check_matrix("attention.out", a.weights->out, p.hidden, p.heads * p.head_dim, p.out_format);

@@ -1,5 +1,6 @@
-// attention: projections, q/k norm, partial rotary (pairs i, i + rotary/2), append to the paged cache, causal grouped-query
-// attention over a ragged batch, sigmoid gate, output projection. Formulas: Qwen3-MoE, Qwen3.5-MoE (docs/ops.md).
+// attention: projections, q/k norm, partial rotary (pairs i, i + rotary/2), append to the paged cache, causal
+// grouped-query attention over a ragged batch, sigmoid gate, output projection. Formulas: Qwen3-MoE, Qwen3.5-MoE
+// (docs/ops.md).
 //   rows of qkv: per query head [q (head_dim) | gate (head_dim) if gate], then k heads, then v heads
 //   q, k = rope(norm(q or k));  o = softmax(q k^T / sqrt(head_dim)) v;  partial = Wo (o * sigmoid(gate))
 //   query head h reads kv head h / (heads / kv_heads);  angle = float32(position) * inv_freq in float32
@@ -13,8 +14,8 @@ namespace mettle {
 
 struct AttentionProblem {
   int hidden = 0, heads = 0, kv_heads = 0, head_dim = 0;  // heads on this rank
-  int rotary_dim = 0;      // leading dims of a head that are rotated; even
-  bool gate = false;       // output gate
+  int rotary_dim = 0;                                     // leading dims of a head that are rotated; even
+  bool gate = false;                                      // output gate
   bool qk_norm = true;
   bool norm_plus_one = false;  // q/k norm weight is 1 + w
   float eps = 1e-6f;
@@ -27,8 +28,8 @@ struct AttentionProblem {
 };
 
 struct RawAttention {
-  RawSegments qkv;  // [qkv_rows, hidden]
-  RawSegments out;  // [hidden, heads * head_dim]
+  RawSegments qkv;                    // [qkv_rows, hidden]
+  RawSegments out;                    // [hidden, heads * head_dim]
   std::vector<float> q_norm, k_norm;  // [head_dim]; empty without qk_norm
   std::vector<float> inv_freq;        // [rotary_dim / 2]
 };
@@ -41,11 +42,11 @@ AttentionWeights pack_attention(const RawAttention& raw);
 struct AttentionArgs {
   AttentionProblem problem;
   const Batch* batch = nullptr;
-  TensorView x;         // [rows, hidden]
+  TensorView x;  // [rows, hidden]
   const AttentionWeights* weights = nullptr;
-  TensorView k_cache;   // [blocks, block_size, kv_heads, head_dim] activation dtype; rows of this step are written
+  TensorView k_cache;  // [blocks, block_size, kv_heads, head_dim] activation dtype; rows of this step are written
   TensorView v_cache;
-  TensorView partial;   // out [rows, hidden] f32
+  TensorView partial;  // out [rows, hidden] f32
   Workspace ws;
 };
 

@@ -8,8 +8,8 @@ std::string_view name_of(Activation activation) { return activation == Activatio
 
 std::string Numerics::text() const {
   const auto r = [](Rounds rounds) { return rounds == Rounds::kF32 ? "f32" : "bf16"; };
-  return fmt::format("h={} gate_up={} q={} p={} core_out={} gdn_inner={}{}", r(h), r(gate_up), r(q), r(p), r(core_out), r(gdn_inner),
-                     deterministic ? "" : " nondeterministic");
+  return fmt::format("h={} gate_up={} q={} p={} core_out={} gdn_inner={}{}", r(h), r(gate_up), r(q), r(p), r(core_out),
+                     r(gdn_inner), deterministic ? "" : " nondeterministic");
 }
 
 std::vector<Tactic> isa_tactics(const Device& device) {

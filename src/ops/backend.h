@@ -1,5 +1,5 @@
-// What every op's backends have in common. An op X is a struct XOp { Problem, Args, kName }; its backends stand in X.def,
-// one line each, one file each: src/ops/cpu/X_<method>.cpp defines `extern const Backend<XOp> X_<method>`.
+// What every op's backends have in common. An op X is a struct XOp { Problem, Args, kName }; its backends stand in
+// X.def, one line each, one file each: src/ops/cpu/X_<method>.cpp defines `extern const Backend<XOp> X_<method>`.
 #pragma once
 #include <span>
 #include <string>
@@ -24,21 +24,21 @@ inline DType dtype_of(Activation a) { return a == Activation::kF32 ? DType::kF32
 // With Activation::kF32 nothing is rounded and these are ignored. What is not declared here is float32.
 enum class Rounds : uint8_t { kF32, kBf16 };
 struct Numerics {
-  Rounds h = Rounds::kBf16;          // moe: silu(gate) * up before the down product
-  Rounds gate_up = Rounds::kF32;     // moe: gate and up before silu
-  Rounds q = Rounds::kF32;           // attention: q after norm and rotary (k and v take the cache's dtype)
-  Rounds p = Rounds::kF32;           // attention: probabilities before the product with V
-  Rounds core_out = Rounds::kBf16;   // attention, gdn: gated core output before the output projection
-  Rounds gdn_inner = Rounds::kF32;   // gdn: chunk intermediates
-  bool deterministic = true;         // two runs on the same input are bitwise equal
-  std::string text() const;          // h=bf16 q=f32 ...
+  Rounds h = Rounds::kBf16;         // moe: silu(gate) * up before the down product
+  Rounds gate_up = Rounds::kF32;    // moe: gate and up before silu
+  Rounds q = Rounds::kF32;          // attention: q after norm and rotary (k and v take the cache's dtype)
+  Rounds p = Rounds::kF32;          // attention: probabilities before the product with V
+  Rounds core_out = Rounds::kBf16;  // attention, gdn: gated core output before the output projection
+  Rounds gdn_inner = Rounds::kF32;  // gdn: chunk intermediates
+  bool deterministic = true;        // two runs on the same input are bitwise equal
+  std::string text() const;         // h=bf16 q=f32 ...
 };
 
 // One launch variant; proved by itself.
 struct Tactic {
   std::string name;  // "avx512bf16", "scalar"
   Isa isa = Isa::kScalar;
-  int variant = 0;   // meaning is the backend's own
+  int variant = 0;  // meaning is the backend's own
 };
 
 // Where an op runs. On a CPU: the team of the rank.

@@ -28,8 +28,8 @@ std::atomic<uint64_t>& call_count() {
   return count;
 }
 
-#define METTLE_FOR_OP(Op)            \
-  template struct Choices<Op>;       \
+#define METTLE_FOR_OP(Op)      \
+  template struct Choices<Op>; \
   template std::atomic<uint64_t>& call_count<Op>();
 METTLE_FOR_OP(EmbedOp)
 METTLE_FOR_OP(JoinOp)

@@ -1,4 +1,5 @@
-// Runs a chosen backend: checks the arguments once, counts the call. Choices are per row bucket and made before serving.
+// Runs a chosen backend: checks the arguments once, counts the call. Choices are per row bucket and made before
+// serving.
 #pragma once
 #include <array>
 #include <atomic>

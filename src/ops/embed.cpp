@@ -11,7 +11,8 @@ void check_args(const EmbedArgs& a) {
   shape("embed.table", a.table, DType::kBF16, {a.problem.vocab, a.problem.hidden});
   shape("embed.residual", a.residual, DType::kF32, {a.rows, a.problem.hidden});
   for (int i = 0; i < a.rows; ++i)
-    CHECK(a.ids[i] >= 0 && a.ids[i] < a.problem.vocab, fmt::format("embed.ids[{}] is {}, vocabulary {}", i, a.ids[i], a.problem.vocab));
+    CHECK(a.ids[i] >= 0 && a.ids[i] < a.problem.vocab,
+          fmt::format("embed.ids[{}] is {}, vocabulary {}", i, a.ids[i], a.problem.vocab));
 }
 
 #define BACKEND(method) extern const Backend<EmbedOp> embed_##method;

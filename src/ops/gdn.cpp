@@ -7,12 +7,19 @@
 namespace mettle {
 
 std::string GdnProblem::text() const {
-  return fmt::format("gdn h{} k{} v{} dk{} dv{} conv{} eps{:g} {}/{}/{} {}", hidden, key_heads, value_heads, dk, dv, conv, eps,
-                     name_of(in_format), name_of(ba_format), name_of(out_format), name_of(activation));
+  return fmt::format("gdn h{} k{} v{} dk{} dv{} conv{} eps{:g} {}/{}/{} {}", hidden, key_heads, value_heads, dk, dv,
+                     conv, eps, name_of(in_format), name_of(ba_format), name_of(out_format), name_of(activation));
 }
 
 GdnWeights pack_gdn(const RawGdn& raw) {
-  return {pack_tile16(raw.qkv), pack_tile16(raw.z), pack_tile16(raw.ba), pack_tile16(raw.out), raw.conv, raw.a_log, raw.dt_bias, raw.norm};
+  return {pack_tile16(raw.qkv),
+          pack_tile16(raw.z),
+          pack_tile16(raw.ba),
+          pack_tile16(raw.out),
+          raw.conv,
+          raw.a_log,
+          raw.dt_bias,
+          raw.norm};
 }
 
 void check_args(const GdnArgs& a) {

@@ -12,7 +12,8 @@ void check_args(const JoinArgs& a) {
   ShapeCheck shape;
   shape("join.residual", a.residual, DType::kF32, {a.rows, a.problem.hidden});
   shape("join.x", a.x, dtype_of(a.problem.activation), {a.rows, a.problem.hidden});
-  CHECK(a.partials.size() == static_cast<size_t>(a.problem.ranks), fmt::format("join.partials: {} of {}", a.partials.size(), a.problem.ranks));
+  CHECK(a.partials.size() == static_cast<size_t>(a.problem.ranks),
+        fmt::format("join.partials: {} of {}", a.partials.size(), a.problem.ranks));
   CHECK(a.weight != nullptr, "join.weight");
 }
 

@@ -8,8 +8,8 @@ namespace mettle {
 
 struct JoinProblem {
   int hidden = 0;
-  int ranks = 1;           // pending partials: 0 before the first step, else the number of ranks
-  bool plus_one = false;   // the weight is 1 + w
+  int ranks = 1;          // pending partials: 0 before the first step, else the number of ranks
+  bool plus_one = false;  // the weight is 1 + w
   float eps = 1e-6f;
   Activation activation = Activation::kBf16;
   std::string text() const;
@@ -19,10 +19,10 @@ struct JoinProblem {
 struct JoinArgs {
   JoinProblem problem;
   int rows = 0;
-  TensorView residual;                  // in/out [rows, hidden] f32
+  TensorView residual;                     // in/out [rows, hidden] f32
   std::span<const float* const> partials;  // ranks pointers to [rows, hidden] f32
-  const float* weight = nullptr;        // [hidden]
-  TensorView x;                         // out [rows, hidden] activation dtype
+  const float* weight = nullptr;           // [hidden]
+  TensorView x;                            // out [rows, hidden] activation dtype
 };
 
 struct JoinOp {

@@ -7,14 +7,17 @@
 namespace mettle {
 
 std::string MoeProblem::text() const {
-  return fmt::format("moe h{} e{} k{} w{} shared{}{} {} {}/{}/{} {}", hidden, experts, top_k, width, shared_width, shared_gate ? "g" : "",
-                     renormalise ? "renorm" : "plain", name_of(format), name_of(shared_format), name_of(router_format), name_of(activation));
+  return fmt::format("moe h{} e{} k{} w{} shared{}{} {} {}/{}/{} {}", hidden, experts, top_k, width, shared_width,
+                     shared_gate ? "g" : "", renormalise ? "renorm" : "plain", name_of(format), name_of(shared_format),
+                     name_of(router_format), name_of(activation));
 }
 
 PackedExpert pack_expert(const RawExpert& raw) { return {pack_tile16(raw.gate_up), pack_tile16(raw.down)}; }
 
 MoeWeights pack_moe(const RawMoe& raw) {
-  MoeWeights w{.router = pack_tile16(raw.router), .shared = pack_expert(raw.shared), .shared_gate = pack_tile16(raw.shared_gate)};
+  MoeWeights w{.router = pack_tile16(raw.router),
+               .shared = pack_expert(raw.shared),
+               .shared_gate = pack_tile16(raw.shared_gate)};
   for (const RawExpert& e : raw.experts) w.experts.push_back(pack_expert(e));
   return w;
 }

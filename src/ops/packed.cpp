@@ -42,7 +42,8 @@ Sizes sizes_of(WeightFormat format, int64_t rows, int64_t cols) {
   if (payload == Payload::kNvfp4) s.scales = align64(static_cast<size_t>(tiles * k));
   s.row_scale = align64(static_cast<size_t>(tiles * kTile) * sizeof(float));
   if (format == WeightFormat::kFp8Block)
-    s.k_scale = align64(static_cast<size_t>(tiles * kTile * (round_up(cols, kScaleBlock) / kScaleBlock)) * sizeof(float));
+    s.k_scale =
+        align64(static_cast<size_t>(tiles * kTile * (round_up(cols, kScaleBlock) / kScaleBlock)) * sizeof(float));
   return s;
 }
 
@@ -79,7 +80,8 @@ void pack_row(const RawMatrix& m, int64_t row, int64_t r, uint8_t* tile, uint8_t
       for (int64_t k = 0; k < m.cols; ++k) reinterpret_cast<float*>(tile)[place_f32(r, k)] = load<float>(src + 4 * k);
       return;
     case WeightFormat::kBf16:
-      for (int64_t k = 0; k < m.cols; ++k) reinterpret_cast<uint16_t*>(tile)[place_bf16(r, k)] = load<uint16_t>(src + 2 * k);
+      for (int64_t k = 0; k < m.cols; ++k)
+        reinterpret_cast<uint16_t*>(tile)[place_bf16(r, k)] = load<uint16_t>(src + 2 * k);
       return;
     case WeightFormat::kFp8:
     case WeightFormat::kFp8Block:
@@ -87,7 +89,8 @@ void pack_row(const RawMatrix& m, int64_t row, int64_t r, uint8_t* tile, uint8_t
         reinterpret_cast<uint16_t*>(tile)[place_bf16(r, k)] = float_to_bf16(e4m3_to_float(src[k]));
       if (k_scale != nullptr)
         for (int64_t b = 0; b * kScaleBlock < m.cols; ++b)
-          k_scale[b * kTile + r] = load<float>(m.scales + (m.first_row + row) / kScaleBlock * m.scale_row_bytes + b * 4);
+          k_scale[b * kTile + r] =
+              load<float>(m.scales + (m.first_row + row) / kScaleBlock * m.scale_row_bytes + b * 4);
       return;
   }
 }
@@ -98,7 +101,9 @@ std::string_view name_of(Layout layout) { return layout == Layout::kTile16 ? "ti
 
 int64_t PackedMatrix::tile_bytes() const { return payload_bytes(payload, k_padded); }
 
-size_t packed_bytes_tile16(WeightFormat format, int64_t rows, int64_t cols) { return sizes_of(format, rows, cols).total(); }
+size_t packed_bytes_tile16(WeightFormat format, int64_t rows, int64_t cols) {
+  return sizes_of(format, rows, cols).total();
+}
 
 PackedMatrix pack_tile16(const RawSegments& segments) {
   PackedMatrix p;
@@ -120,8 +125,8 @@ PackedMatrix pack_tile16(const RawSegments& segments) {
   int64_t out = 0;
   for (const RawMatrix& m : segments) {
     if (m.format != p.format || m.cols != p.cols)
-      fail(Code::kInternal, fmt::format("{}: must be {} with {} columns like the segment before it, got {} with {}", m.name,
-                                        name_of(p.format), p.cols, name_of(m.format), m.cols));
+      fail(Code::kInternal, fmt::format("{}: must be {} with {} columns like the segment before it, got {} with {}",
+                                        m.name, name_of(p.format), p.cols, name_of(m.format), m.cols));
     if (m.format == WeightFormat::kNvfp4 && m.cols % 16 != 0)
       fail(Code::kInternal, fmt::format("{}: nvfp4 columns must be a multiple of 16, got {}", m.name, m.cols));
     for (int64_t row = 0; row < m.rows; ++row, ++out) {
@@ -149,7 +154,8 @@ float element(const PackedMatrix& m, int64_t row, int64_t col) {
       const uint8_t code = at % 2 == 0 ? data[at / 2] & 15 : data[at / 2] >> 4;
       return kE2M1[code] * e4m3_to_float(m.scales[tile * m.k_padded + col / 16 * kTile + r]);
     }
-    case Payload::kF32: return reinterpret_cast<const float*>(data)[place_f32(r, col)];
+    case Payload::kF32:
+      return reinterpret_cast<const float*>(data)[place_f32(r, col)];
     case Payload::kBf16: {
       const float w = bf16_to_float(reinterpret_cast<const uint16_t*>(data)[place_bf16(r, col)]);
       if (m.k_scale == nullptr) return w;

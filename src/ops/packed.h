@@ -1,9 +1,10 @@
 // Packed weights: what the kernels read. The layout is named, chosen once per plan, and every layout can be read back
 // element by element, so that packing is proved bit for bit apart from the kernels.
 //
-// tile16 (CPU): rows in tiles of 16 (padded with zero weights), K-major inside a tile, so that one vector register holds
-// the same k of 16 rows and no horizontal sums are needed.
-//   nvfp4   [tile][k/16] groups of 128 payload bytes: two halves of 64 bytes, each 16 dwords (row r = dword r) that hold 8 k:
+// tile16 (CPU): rows in tiles of 16 (padded with zero weights), K-major inside a tile, so that one vector register
+// holds the same k of 16 rows and no horizontal sums are needed.
+//   nvfp4   [tile][k/16] groups of 128 payload bytes: two halves of 64 bytes, each 16 dwords (row r = dword r) that
+//   hold 8 k:
 //           nibble i (bits 4i) = k 2i, nibble 4+i (bits 16+4i) = k 2i+1, i = 0..3; second half: k 8..15.
 //           scales [tile][k/16][16] e4m3 bytes. K is padded to a multiple of 16 with zero codes.
 //   bf16    [tile][k/2][16][2] bf16, K padded to 2.   FP8 weights are widened to bf16 (exact) with their scale in

@@ -9,7 +9,8 @@ std::string SampleProblem::text() const { return fmt::format("sample v{} usable{
 void check_args(const SampleArgs& a) {
   ShapeCheck shape;
   shape("sample.logits", a.logits, DType::kF32, {a.rows, a.problem.vocab});
-  CHECK(a.params.size() == static_cast<size_t>(a.rows) && a.results.size() == static_cast<size_t>(a.rows), "sample.params, sample.results");
+  CHECK(a.params.size() == static_cast<size_t>(a.rows) && a.results.size() == static_cast<size_t>(a.rows),
+        "sample.params, sample.results");
   CHECK(a.problem.usable >= 1 && a.problem.usable <= a.problem.vocab, "sample.usable");
 }
 

@@ -11,15 +11,15 @@
 namespace mettle {
 
 struct SampleProblem {
-  int vocab = 0;        // columns of logits
-  int usable = 0;       // ids below this may be chosen; the rest is padding
+  int vocab = 0;   // columns of logits
+  int usable = 0;  // ids below this may be chosen; the rest is padding
   std::string text() const;
   bool operator==(const SampleProblem&) const = default;
 };
 
 struct TokenCount {
   int32_t id = 0;
-  int32_t in_output = 0;   // times generated
+  int32_t in_output = 0;  // times generated
   bool in_prompt = false;
 };
 struct TokenBias {
@@ -32,9 +32,9 @@ struct SampleRow {
   int top_k = 0;          // 0: all
   float top_p = 1, min_p = 0;
   float repetition = 1, presence = 0, frequency = 0;  // repetition counts prompt and output, the others the output
-  double random = 0;      // [0, 1)
-  int top_logprobs = 0;   // how many alternatives are wanted, 0..20
-  std::span<const TokenCount> counts;  // sparse, by id
+  double random = 0;                                  // [0, 1)
+  int top_logprobs = 0;                               // how many alternatives are wanted, 0..20
+  std::span<const TokenCount> counts;                 // sparse, by id
   std::span<const TokenBias> biases;
 };
 

@@ -63,6 +63,7 @@ struct Verdict {
 };
 
 // A refusal or failure with the table's meaning and remedy where none is given.
-Verdict refuse(VerdictCode code, std::string have, std::string need, std::string sentence = {}, std::string remedy = {});
+Verdict refuse(VerdictCode code, std::string have, std::string need, std::string sentence = {},
+               std::string remedy = {});
 
 }  // namespace mettle

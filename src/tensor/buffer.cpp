@@ -19,7 +19,8 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
   void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (p == MAP_FAILED) {
     size_ = 0;
-    fail(Code::kDevice, fmt::format("memory: {} bytes wanted, none to be had ({} bytes in buffers)", bytes, g_in_use.load()));
+    fail(Code::kDevice,
+         fmt::format("memory: {} bytes wanted, none to be had ({} bytes in buffers)", bytes, g_in_use.load()));
   }
   if (bytes >= kHugePage) madvise(p, bytes, MADV_HUGEPAGE);
   data_ = static_cast<uint8_t*>(p);
@@ -46,7 +47,8 @@ size_t buffer_bytes_in_use() { return g_in_use; }
 void* Arena::take(size_t bytes) {
   const size_t rounded = (bytes + 63) & ~size_t{63};
   if (used_ + rounded > buffer_.size())
-    fail(Code::kInternal, fmt::format("arena: {} bytes wanted, {} of {} left", bytes, buffer_.size() - used_, buffer_.size()));
+    fail(Code::kInternal,
+         fmt::format("arena: {} bytes wanted, {} of {} left", bytes, buffer_.size() - used_, buffer_.size()));
   void* p = buffer_.data() + used_;
   used_ += rounded;
   return p;

@@ -46,7 +46,8 @@ Device this_cpu() {
   if (const char* limit = std::getenv("METTLE_CPU_ISA")) {
     const auto* it = std::find(std::begin(kIsaNames), std::end(kIsaNames), std::string_view(limit));
     if (it == std::end(kIsaNames))
-      fail(Code::kInvalidRequest, fmt::format("METTLE_CPU_ISA: must be one of {}, got \"{}\"", fmt::join(kIsaNames, ", "), limit));
+      fail(Code::kInvalidRequest,
+           fmt::format("METTLE_CPU_ISA: must be one of {}, got \"{}\"", fmt::join(kIsaNames, ", "), limit));
     const Isa top = static_cast<Isa>(it - std::begin(kIsaNames));
     std::erase_if(device.isas, [&](Isa isa) { return isa > top; });
   }

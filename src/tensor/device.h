@@ -10,9 +10,9 @@ enum class Isa { kScalar, kAvx2, kAvx512, kAvx512Bf16 };
 std::string_view name_of(Isa isa);  // scalar avx2 avx512 avx512bf16
 
 struct Device {
-  std::string name = "cpu";   // "cpu", "sm90", ...
-  std::string model;          // "AMD EPYC ...": keys the verdict store
-  std::vector<Isa> isas;      // instruction sets this CPU has; kScalar always
+  std::string name = "cpu";  // "cpu", "sm90", ...
+  std::string model;         // "AMD EPYC ...": keys the verdict store
+  std::vector<Isa> isas;     // instruction sets this CPU has; kScalar always
   bool has(Isa isa) const;
 };
 

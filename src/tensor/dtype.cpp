@@ -25,15 +25,19 @@ constexpr std::array<float, 256> kE4M3 = make_e4m3();
 size_t size_of(DType dtype) {
   switch (dtype) {
     case DType::kF64:
-    case DType::kI64: return 8;
+    case DType::kI64:
+      return 8;
     case DType::kF32:
-    case DType::kI32: return 4;
+    case DType::kI32:
+      return 4;
     case DType::kBF16:
-    case DType::kF16: return 2;
+    case DType::kF16:
+      return 2;
     case DType::kE4M3:
     case DType::kU8:
     case DType::kI8:
-    case DType::kBool: return 1;
+    case DType::kBool:
+      return 1;
   }
   fail(Code::kInternal, "dtype: no such code");
 }

@@ -16,11 +16,10 @@ int64_t Shape::elements() const {
   return n;
 }
 
-std::string Shape::text() const {
-  return fmt::format("[{}]", fmt::join(size.begin(), size.begin() + rank, ", "));
-}
+std::string Shape::text() const { return fmt::format("[{}]", fmt::join(size.begin(), size.begin() + rank, ", ")); }
 
-void ShapeCheck::operator()(std::string_view tensor, const TensorView& view, DType dtype, std::initializer_list<Dim> dims) {
+void ShapeCheck::operator()(std::string_view tensor, const TensorView& view, DType dtype,
+                            std::initializer_list<Dim> dims) {
   bool right = view.dtype == dtype && view.shape.rank == static_cast<int>(dims.size());
   std::string want;
   int i = 0;
@@ -40,7 +39,8 @@ void ShapeCheck::operator()(std::string_view tensor, const TensorView& view, DTy
     ++i;
   }
   if (!right)
-    fail(Code::kInternal, fmt::format("{}: must be [{}] {}, got {} {}", tensor, want, name_of(dtype), view.shape.text(), name_of(view.dtype)));
+    fail(Code::kInternal, fmt::format("{}: must be [{}] {}, got {} {}", tensor, want, name_of(dtype), view.shape.text(),
+                                      name_of(view.dtype)));
   if (view.data == nullptr && view.shape.elements() > 0)
     fail(Code::kInternal, fmt::format("{}: must point to {} bytes, got null", tensor, view.bytes()));
 }

@@ -14,11 +14,15 @@ constexpr int64_t kBlock = 128;
 
 int64_t byte_of(WeightFormat format, int64_t col) {
   switch (format) {
-    case WeightFormat::kF32: return col * 4;
-    case WeightFormat::kBf16: return col * 2;
+    case WeightFormat::kF32:
+      return col * 4;
+    case WeightFormat::kBf16:
+      return col * 2;
     case WeightFormat::kFp8:
-    case WeightFormat::kFp8Block: return col;
-    case WeightFormat::kNvfp4: return col / 2;
+    case WeightFormat::kFp8Block:
+      return col;
+    case WeightFormat::kNvfp4:
+      return col / 2;
   }
   fail(Code::kInternal, "weight: no such format");
 }
@@ -64,9 +68,12 @@ double RawMatrix::at(int64_t row, int64_t col) const {
   const uint8_t* p = data + row * row_bytes + byte_of(format, col);
   const double global = static_cast<double>(global_scale) * (row_scale != nullptr ? row_scale[row] : 1.f);
   switch (format) {
-    case WeightFormat::kF32: return load<float>(p);
-    case WeightFormat::kBf16: return bf16_to_float(load<uint16_t>(p));
-    case WeightFormat::kFp8: return e4m3_to_float(*p) * global;
+    case WeightFormat::kF32:
+      return load<float>(p);
+    case WeightFormat::kBf16:
+      return bf16_to_float(load<uint16_t>(p));
+    case WeightFormat::kFp8:
+      return e4m3_to_float(*p) * global;
     case WeightFormat::kFp8Block:
       return static_cast<double>(e4m3_to_float(*p)) *
              load<float>(scales + (first_row + row) / kBlock * scale_row_bytes + col / kBlock * 4);

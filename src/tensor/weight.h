@@ -18,15 +18,15 @@ std::string_view name_of(WeightFormat format);  // f32 bf16 fp8 fp8_block nvfp4
 
 struct RawMatrix {
   WeightFormat format = WeightFormat::kBf16;
-  int64_t rows = 0, cols = 0;         // out features, in features (k)
-  const uint8_t* data = nullptr;      // first element of the view
-  int64_t row_bytes = 0;              // distance of rows in data
-  const uint8_t* scales = nullptr;    // kNvfp4: e4m3 [rows, cols/16]; kFp8Block: f32 [ceil(rows/128), ceil(cols/128)]
-  int64_t scale_row_bytes = 0;        // distance of scale rows (kNvfp4: per row; kFp8Block: per 128 rows)
-  int64_t first_row = 0;              // kFp8Block: row of the whole tensor that data starts at (picks the scale row)
-  float global_scale = 1.f;           // multiplier of every row (kNvfp4: scale_2; kFp8: per-tensor scale)
-  const float* row_scale = nullptr;   // kFp8 per channel: [rows], else null; multiplies with global_scale
-  std::string name;                   // module name in the checkpoint, for messages
+  int64_t rows = 0, cols = 0;        // out features, in features (k)
+  const uint8_t* data = nullptr;     // first element of the view
+  int64_t row_bytes = 0;             // distance of rows in data
+  const uint8_t* scales = nullptr;   // kNvfp4: e4m3 [rows, cols/16]; kFp8Block: f32 [ceil(rows/128), ceil(cols/128)]
+  int64_t scale_row_bytes = 0;       // distance of scale rows (kNvfp4: per row; kFp8Block: per 128 rows)
+  int64_t first_row = 0;             // kFp8Block: row of the whole tensor that data starts at (picks the scale row)
+  float global_scale = 1.f;          // multiplier of every row (kNvfp4: scale_2; kFp8: per-tensor scale)
+  const float* row_scale = nullptr;  // kFp8 per channel: [rows], else null; multiplies with global_scale
+  std::string name;                  // module name in the checkpoint, for messages
 
   RawMatrix slice_rows(int64_t begin, int64_t end) const;
   // begin and end must be multiples of 16 (kNvfp4) or 128 (kFp8Block).

@@ -1,0 +1,74 @@
+#include <fmt/format.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <string>
+
+#include "base/error.h"
+#include "base/terminal.h"
+#include "cli/command.h"
+#include "cli/environment.h"
+
+namespace mettle {
+
+#define COMMAND(name, summary) int command_##name(int argc, char** argv);
+#include "cli/commands.def"
+#undef COMMAND
+
+namespace {
+
+constexpr Command kCommands[] = {
+#define COMMAND(name, summary) {#name, summary, command_##name},
+#include "cli/commands.def"
+#undef COMMAND
+};
+
+std::string usage() {
+  std::string text =
+      "mettle serves NVFP4 mixture-of-experts language models and proves every kernel before it answers.\n\n"
+      "usage: mettle COMMAND [options]\n\n";
+  for (const Command& c : kCommands) text += fmt::format("  {:<10} {}\n", c.name, c.summary);
+  return text + "\nmettle COMMAND --help shows a command's options and examples; mettle --version the version.\n";
+}
+
+int run(int argc, char** argv) {
+  const std::string name = argc > 1 ? argv[1] : "";
+  if (name.empty()) {
+    fmt::print(stderr, "{}", usage());
+    return 2;
+  }
+  if (name == "--help" || name == "-h" || name == "help") {
+    fmt::print("{}", usage());
+    return 0;
+  }
+  if (name == "--version") {
+    fmt::print("mettle {}\n", METTLE_VERSION);
+    return 0;
+  }
+  check_environment();
+  for (const Command& c : kCommands)
+    if (name == c.name) return c.run(argc - 1, argv + 1);
+  fmt::print(stderr, "mettle: no command \"{}\"\n\n{}", name, usage());
+  return 2;
+}
+
+}  // namespace
+}  // namespace mettle
+
+int main(int argc, char** argv) {
+  try {
+    return mettle::run(argc, argv);
+  } catch (const mettle::Error& e) {
+    const bool colour = mettle::wants_colour(2);
+    fmt::print(stderr, "{} {}\n", mettle::paint(mettle::Colour::kRed, "error:", colour), e.message);
+    return e.code == mettle::Code::kInvalidRequest ? 2 : 1;
+  } catch (const std::bad_alloc&) {
+    std::fputs("error: out of memory\n", stderr);
+    return 1;
+  } catch (const std::exception& e) {
+    fmt::print(stderr, "error: {}\n", e.what());
+    return 1;
+  }
+}

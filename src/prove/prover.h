@@ -1,0 +1,66 @@
+// Proves backends: every (problem, backend, tactic) is run in a child process against the float64 oracle and the proved
+// reference, on cases of the problem's own shapes; then timed. Results are kept on disk by build, device and problem.
+#pragma once
+#include <array>
+#include <functional>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "ops/dispatch.h"
+#include "ops/problem.h"
+
+namespace mettle {
+
+struct ProofEntry {
+  std::string op, backend, tactic, problem, numerics;
+  Verdict verdict;
+  double max_error = 0;      // worst element: sigmas needed to accept it
+  double bound = 0;          // sigmas allowed
+  uint64_t comparisons = 0;  // elements compared; zero is never a pass
+  int cases = 0;
+  double ms = 0;             // time of the proof
+  bool cached = false;       // read from the store
+  std::array<double, kRowBuckets.size()> us{};  // median time per call at each bucket's row count; 0 = not timed
+};
+
+struct ProofReport {
+  std::string device, build;
+  std::vector<ProofEntry> entries;  // in the order problems x backends x tactics
+  const ProofEntry* find(const std::string& problem, std::string_view backend, std::string_view tactic) const;
+};
+
+struct ProveOptions {
+  Device device;
+  int threads = 1;                       // team size that serving will use; part of the timing, not of the verdict
+  std::vector<std::string> child_argv;   // program and arguments that run the child loop; default: /proc/self/exe prove --child
+  std::string cache_folder;              // "" = default_cache_folder(); "none" = keep nothing
+  bool reprove = false;                  // ignore kept verdicts
+  bool time = true;                      // measure per bucket
+  std::string only_op, only_backend;     // filters; empty = all
+  std::function<void(size_t done, size_t total, const ProofEntry& latest)> on_progress;
+};
+
+// Never throws for a failing backend. Fails with kDevice when no child can be started; an unwritable cache folder is one
+// warning and no cache.
+ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& options);
+
+// True when every problem has a proved backend and none that supports its problem failed.
+bool all_proved(const ProofReport& report);
+
+// Per bucket the fastest proved (backend, tactic); `named` (empty = auto) restricts to one backend, which never falls
+// back. Fails with kUnsupported listing every candidate and its verdict when nothing is left. The reference backend is
+// chosen only when nothing else is proved, and that is logged loudly.
+template <class Problem>
+Choices<OpOf<Problem>> choose(const ProofReport& report, const Problem& problem, const std::string& named = {});
+
+// $XDG_CACHE_HOME/mettle, else ~/.cache/mettle.
+std::string default_cache_folder();
+// Identifies this program's code: a verdict of another build is a miss.
+std::string build_id();
+
+// The child's loop: problems on standard input, one JSON line per entry on standard output. Returns the exit code.
+int prove_child();
+
+}  // namespace mettle
