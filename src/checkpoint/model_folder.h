@@ -15,13 +15,14 @@ struct SamplingDefaults {  // of generation_config.json; absent fields keep the 
 };
 
 struct ModelFolder {
-  std::string path;                      // existing folder
-  std::string name;                      // what /v1/models calls it: repo name or last path component
-  nlohmann::json config;                 // config.json as it is
-  std::vector<int32_t> eos_ids;          // union of config, text_config, generation_config and tokenizer_config
+  std::string path;              // existing folder
+  std::string name;              // what /v1/models calls it: repo name or last path component
+  nlohmann::json config;         // config.json as it is
+  std::vector<int32_t> eos_ids;  // union of config, text_config, generation_config and tokenizer_config
+  std::string eos_token_text;    // tokenizer_config's; its id is in eos_ids only when added_tokens_decoder has it
   SamplingDefaults sampling;
-  std::string chat_template;             // chat_template.jinja, else tokenizer_config's; empty when there is none
-  std::string tokenizer_path;            // tokenizer.json; empty when there is none
+  std::string chat_template;   // chat_template.jinja, else tokenizer_config's; empty when there is none
+  std::string tokenizer_path;  // tokenizer.json; empty when there is none
 };
 
 // model: "" (the embedded model: beside the program, METTLE_MODEL_DIR, or the source tree), a folder, a path to a

@@ -1,5 +1,5 @@
-// Which format the config says a module has: ModelOpt (quant_algo, ignore / exclude_modules globs, quantized_layers) and
-// compressed-tensors (config_groups, targets, ignore with "re:" patterns), FP8 (weight_block_size), none.
+// Which format the config says a module has: ModelOpt (quant_algo, ignore / exclude_modules globs, quantized_layers)
+// and compressed-tensors (config_groups, targets, ignore with "re:" patterns), FP8 (weight_block_size), none.
 #pragma once
 #include <memory>
 #include <nlohmann/json_fwd.hpp>
@@ -12,8 +12,9 @@ namespace mettle {
 
 class QuantRules {
  public:
-  // quantization: the object under config["quantization_config"] (or null for none). Fails with kBadModel/kUnsupported
-  // for an unknown quant_method or algorithm, naming it and the layer pattern it applies to.
+  // config: the whole config.json; the object under quantization_config, of its own or of its text_config, is read.
+  // Fails with kBadModel/kUnsupported for an unknown quant_method or algorithm, naming it and the layer pattern it
+  // applies to. ModelOpt's quantized_layers win over ignore, ignore over config_groups.
   explicit QuantRules(const nlohmann::json& config);
   QuantRules(QuantRules&&) noexcept;
   ~QuantRules();

@@ -15,7 +15,9 @@ namespace mettle {
 
 struct StoredTensor {
   std::string name;
-  DType dtype = DType::kF32;
+  DType dtype = DType::kF32;   // kU8 when not readable
+  std::string_view stored_as;  // dtype as the file calls it: "BF16", "F8_E8M0"
+  bool readable = true;        // false: a type of the format that nothing here reads (F8_E8M0, F4, U16, ...)
   std::vector<int64_t> shape;
   const uint8_t* data = nullptr;
   size_t bytes = 0;
@@ -28,14 +30,21 @@ class Safetensors {
   // 256 MiB, offsets out of range or overlapping or leaving gaps, bytes that do not fit dtype and shape, unknown dtype,
   // a tensor name twice, an index that names a tensor its shard does not hold.
   static Safetensors open(const std::string& folder);
+  Safetensors(Safetensors&&) noexcept;
+  ~Safetensors();
 
   const StoredTensor* find(std::string_view name) const;  // null when absent
   const std::vector<StoredTensor>& tensors() const { return tensors_; }
-  size_t bytes() const;      // of all tensors
+  size_t bytes() const;       // of all tensors
   void check_intact() const;  // no file shrank since it was mapped
 
  private:
-  std::vector<std::unique_ptr<FileMap>> files_;
+  struct File;  // a map, and the identity of the file it was made from
+  Safetensors();
+  void add_file(const std::string& path);
+  void index();
+
+  std::vector<std::unique_ptr<File>> files_;
   std::vector<StoredTensor> tensors_;
   std::unordered_map<std::string_view, size_t> index_;
 };

@@ -1,6 +1,11 @@
 // Where a model's weights come from: a checkpoint, or seeded random numbers for any config (--load-format dummy).
 // A model asks for what its weight list names; the source decides each module's format from the tensors present and
-// uses the config only to cross-check (a contradiction is an error that names both).
+// uses the config only to cross-check:
+//   quantised by its tensors, another format or none by the config    kBadModel that names both, when the file is opened
+//   quantised by its tensors, no quantization_config at all           accepted, one warning line
+//   not quantised, though the config promises it (mtp.fc is missing   accepted, one warning line in finish()
+//     from exclude lists, newer exports omit the MTP layer)
+// A source belongs to one thread.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -22,7 +27,8 @@ class WeightSource {
   // Whether there is a module of that name: a tensor "<module>.weight", "<module>.weight_packed" or "<module>" itself
   // (fused experts have no ".weight"). A dummy source says yes to every name that the config's formats imply.
   virtual bool has(std::string_view module) const = 0;
-  // The module as a [rows, cols] matrix; a fused [e, n, k] tensor is [e * n, k]. Valid until release(). Fails with
+  // The module as a [rows, cols] matrix; a fused [e, n, k] tensor is [e * n, k], whose experts' global scales become
+  // row_scale. Valid until release(). Values are checked on the first call for a module. Fails with
   // kBadModel (module, values): missing, wrong dtype or shape, unsupported format (MXFP8, INT4, ...: module and format
   // in the message), scales not finite or negative, global scale NaN, infinite or <= 0, missing scales, NaN weights.
   // A zero block scale is legal.
@@ -41,7 +47,8 @@ class WeightSource {
   virtual bool is_dummy() const = 0;
 };
 
-// config: the whole config.json (quantization_config, or hf_quant_config.json merged under that key).
+// config: the whole config.json (quantization_config, or hf_quant_config.json merged under that key). Fails with
+// kUnsupported (module, format) before a weight is read when any matrix of the files is in a format nobody reads.
 std::unique_ptr<WeightSource> open_weights(const std::string& folder, const nlohmann::json& config);
 // Seeded: the same config gives the same bytes for each module, whatever the order of calls. Standard deviation
 // 1/sqrt(cols) for matrices, norms near 1 (near 0 where the model adds 1), so that activations stay of order one.
