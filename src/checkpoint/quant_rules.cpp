@@ -168,6 +168,8 @@ QuantRules::~QuantRules() = default;
 
 std::string_view QuantRules::method() const { return impl_->method; }
 
+WeightFormat QuantRules::plain() const { return impl_->plain; }
+
 WeightFormat QuantRules::format_of(std::string_view module) const {
   for (const Impl::Layer& layer : impl_->layers)
     if (layer.pattern.matches(module)) return layer.format.value_or(impl_->plain);

@@ -20,6 +20,7 @@ class QuantRules {
   ~QuantRules();
   // Format the config promises for a linear module (never called for norms and other vectors).
   WeightFormat format_of(std::string_view module) const;
+  WeightFormat plain() const;       // of modules that are not quantised: f32 or bf16, by the config's dtype
   std::string_view method() const;  // "modelopt", "compressed-tensors", "fp8", "none"
 
  private:

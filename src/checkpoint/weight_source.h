@@ -1,9 +1,9 @@
 // Where a model's weights come from: a checkpoint, or seeded random numbers for any config (--load-format dummy).
 // A model asks for what its weight list names; the source decides each module's format from the tensors present and
 // uses the config only to cross-check:
-//   quantised by its tensors, another format or none by the config    kBadModel that names both, when the file is opened
-//   quantised by its tensors, no quantization_config at all           accepted, one warning line
-//   not quantised, though the config promises it (mtp.fc is missing   accepted, one warning line in finish()
+//   quantised by its tensors, another format or none by the config    kBadModel that names both, when the file is
+//   opened quantised by its tensors, no quantization_config at all           accepted, one warning line not quantised,
+//   though the config promises it (mtp.fc is missing   accepted, one warning line in finish()
 //     from exclude lists, newer exports omit the MTP layer)
 // A source belongs to one thread.
 #pragma once

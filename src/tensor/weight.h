@@ -25,7 +25,8 @@ struct RawMatrix {
   int64_t scale_row_bytes = 0;       // distance of scale rows (kNvfp4: per row; kFp8Block: per 128 rows)
   int64_t first_row = 0;             // kFp8Block: row of the whole tensor that data starts at (picks the scale row)
   float global_scale = 1.f;          // multiplier of every row (kNvfp4: scale_2; kFp8: per-tensor scale)
-  const float* row_scale = nullptr;  // kFp8 per channel: [rows], else null; multiplies with global_scale
+  const float* row_scale = nullptr;  // [rows] or null; multiplies with global_scale. kFp8: one scale per channel.
+                                     // kNvfp4: several globals in one matrix (fused experts)
   std::string name;                  // module name in the checkpoint, for messages
 
   RawMatrix slice_rows(int64_t begin, int64_t end) const;
