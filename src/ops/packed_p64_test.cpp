@@ -1,0 +1,88 @@
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <random>
+
+#include "base/error.h"
+#include "ops/packed_p64.h"
+#include "tensor/dtype.h"
+
+namespace mettle {
+namespace {
+
+// A random matrix of one format; every code and every scale code (zero and subnormals too) occurs.
+struct Weights {
+  std::vector<uint8_t> data, scales;
+  RawMatrix raw;
+
+  Weights(WeightFormat format, int64_t rows, int64_t cols, uint32_t seed) {
+    std::mt19937 random(seed);
+    raw.format = format;
+    raw.rows = rows;
+    raw.cols = cols;
+    raw.row_bytes = format == WeightFormat::kNvfp4 ? cols / 2 : format == WeightFormat::kBf16 ? cols * 2 : cols;
+    data.resize(static_cast<size_t>(rows * raw.row_bytes));
+    for (uint8_t& b : data) b = static_cast<uint8_t>(random());
+    if (format == WeightFormat::kFp8)
+      for (uint8_t& b : data) b = (b & 0x7F) == 0x7F ? 0 : b;
+    if (format == WeightFormat::kBf16)
+      for (size_t i = 1; i < data.size(); i += 2) data[i] &= 0xBF;  // finite
+    if (format == WeightFormat::kNvfp4) {
+      scales.resize(static_cast<size_t>(rows * cols / 16));
+      for (uint8_t& s : scales) s = static_cast<uint8_t>(random() % 0x7F);
+      raw.scales = scales.data();
+      raw.scale_row_bytes = cols / 16;
+    }
+    raw.data = data.data();
+    raw.global_scale = 0.25f * static_cast<float>(1 + seed % 3);
+    raw.name = "test";
+  }
+};
+
+void expect_same(const RawSegments& segments, RowOrder order) {
+  const P64Matrix m = pack_p64(segments, order);
+  int64_t row = 0;
+  for (const RawMatrix& s : segments)
+    for (int64_t r = 0; r < s.rows; ++r, ++row)
+      for (int64_t k = 0; k < s.cols; ++k)
+        ASSERT_EQ(static_cast<double>(element(m, row, k)) * s.global_scale, s.at(r, k)) << "row " << row << " k " << k;
+}
+
+TEST(PackedP64, ReadsBackBitForBitInEveryFormatAndUnit) {
+  for (const WeightFormat format : {WeightFormat::kNvfp4, WeightFormat::kBf16, WeightFormat::kFp8})
+    for (const int64_t cols : {16, 128, 256, 512, 768, 1040})
+      for (const int64_t rows : {1, 16, 40}) {
+        if (format == WeightFormat::kBf16) {
+          Weights w(format, rows, cols, 7);
+          w.raw.global_scale = 1;
+          expect_same({w.raw}, RowOrder::kPlain);
+        } else {
+          expect_same({Weights(format, rows, cols, 7).raw}, RowOrder::kPlain);
+        }
+      }
+}
+
+TEST(PackedP64, SegmentsKeepTheirOwnScalesAndGateUpIsPaired) {
+  const Weights gate(WeightFormat::kNvfp4, 24, 256, 1), up(WeightFormat::kNvfp4, 24, 256, 2);
+  expect_same({gate.raw, up.raw}, RowOrder::kGateUp);
+  const P64Matrix m = pack_p64({gate.raw, up.raw}, RowOrder::kGateUp);
+  EXPECT_EQ(m.row_of[0], 0);
+  EXPECT_EQ(m.row_of[8], 24);
+  EXPECT_EQ(m.row_of[17], 9);
+  EXPECT_EQ(m.row_of[25], 33);
+  EXPECT_EQ(m.row_scale[0], gate.raw.global_scale);
+  EXPECT_EQ(m.row_scale[8], up.raw.global_scale);
+}
+
+TEST(PackedP64, RefusesWhatHasNoForm) {
+  Weights w(WeightFormat::kNvfp4, 16, 64, 1);
+  w.raw.format = WeightFormat::kF32;
+  EXPECT_THROW(pack_p64({w.raw}), Error);
+  const Weights odd(WeightFormat::kFp8, 16, 24, 1);
+  EXPECT_THROW(pack_p64({odd.raw}), Error);
+  const Weights half(WeightFormat::kNvfp4, 24, 64, 1);
+  EXPECT_THROW(pack_p64({half.raw}, RowOrder::kGateUp), Error);
+}
+
+}  // namespace
+}  // namespace mettle
