@@ -40,7 +40,11 @@ class Normalizer {
     points_.insert(points_.end(), parts, parts + n);
   }
 
-  static int combining_class(utf8proc_int32_t code) { return utf8proc_get_property(code)->combining_class; }
+  // A mark that the reference library's NFC does not know stays where it is (see unicode_normalize.h).
+  int combining_class(utf8proc_int32_t code) const {
+    if (form_ == Form::kNfc && !(classes_[code] & kNotNfc)) return 0;
+    return utf8proc_get_property(code)->combining_class;
+  }
 
   void order_marks() {
     for (size_t i = 0; i < points_.size();) {
@@ -48,7 +52,7 @@ class Normalizer {
       while (end < points_.size() && combining_class(points_[end]) != 0) ++end;
       if (end - i > 1) {
         std::stable_sort(points_.begin() + i, points_.begin() + end,
-                         [](auto a, auto b) { return combining_class(a) < combining_class(b); });
+                         [this](auto a, auto b) { return combining_class(a) < combining_class(b); });
       }
       i = end + 1;
     }
@@ -62,6 +66,7 @@ class Normalizer {
   }
 
   Form form_;
+  const uint8_t* classes_ = classes();
   std::vector<utf8proc_int32_t> points_;
 };
 
