@@ -67,17 +67,13 @@ std::map<std::string, std::string, std::less<>> read_index(const std::string& pa
 }  // namespace
 
 Safetensors Safetensors::open(const std::string& folder) {
-  Safetensors s;
   const std::string single = folder + "/model.safetensors", index = single + ".index.json";
-  if (fs::exists(single)) {
-    s.add_file(single);
-    s.index();
-    return s;
-  }
+  if (fs::exists(single)) return open_file(single);
   if (!fs::exists(index))
     fail(Code::kBadModel, fmt::format("{}: must hold model.safetensors or model.safetensors.index.json, found {}",
                                       folder, weight_files_in(folder)));
   const auto map = read_index(index);
+  Safetensors s;
   std::set<std::string> shards;
   for (const auto& [tensor, file] : map) shards.insert(file);
   for (const std::string& shard : shards) {
@@ -86,13 +82,20 @@ Safetensors Safetensors::open(const std::string& folder) {
                                         fs::path(index).filename().string(), shards.size()));
     s.add_file(folder + "/" + shard);
   }
-  s.index();
+  s.make_index();
   for (const auto& [tensor, file] : map) {
     const StoredTensor* found = s.find(tensor);
     if (found == nullptr || found->file->path() != folder + "/" + file)
       fail(Code::kBadModel, fmt::format("{}: says that {} is in {}, but {}", index, tensor, file,
                                         found == nullptr ? "no shard holds it" : "it is in " + found->file->path()));
   }
+  return s;
+}
+
+Safetensors Safetensors::open_file(const std::string& path) {
+  Safetensors s;
+  s.add_file(path);
+  s.make_index();
   return s;
 }
 
@@ -107,7 +110,7 @@ void Safetensors::add_file(const std::string& path) {
   }
 }
 
-void Safetensors::index() {
+void Safetensors::make_index() {
   index_.reserve(tensors_.size());
   for (size_t i = 0; i < tensors_.size(); ++i) {
     const auto [at, added] = index_.emplace(tensors_[i].name, i);

@@ -30,6 +30,8 @@ class Safetensors {
   // 256 MiB, offsets out of range or overlapping or leaving gaps, bytes that do not fit dtype and shape, unknown dtype,
   // a tensor name twice, an index that names a tensor its shard does not hold.
   static Safetensors open(const std::string& folder);
+  // One file of any name, with the same checks.
+  static Safetensors open_file(const std::string& path);
   Safetensors(Safetensors&&) noexcept;
   ~Safetensors();
 
@@ -42,7 +44,7 @@ class Safetensors {
   struct File;  // a map, and the identity of the file it was made from
   Safetensors();
   void add_file(const std::string& path);
-  void index();
+  void make_index();
 
   std::vector<std::unique_ptr<File>> files_;
   std::vector<StoredTensor> tensors_;
