@@ -25,7 +25,7 @@ struct Options {
 Expected linear(const LinearProblem& problem, const RawSegments& weight, const TensorView& x, std::span<const int> rows,
                 const Options& options);
 
-// Router scores with their sigma, and the weights of the given ids.
+// Router scores with their sigma, and the weights of the given ids ([all rows, top_k]).
 struct RouteExpected {
   std::vector<double> score, sigma;  // [rows, experts]
   Expected weights;                  // [rows, top_k] f32, of the given ids
