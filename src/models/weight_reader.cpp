@@ -1,0 +1,56 @@
+#include "models/weight_reader.h"
+
+#include <fmt/format.h>
+
+#include "base/error.h"
+
+namespace mettle {
+
+RawMatrix WeightReader::matrix(const std::string& module, int64_t rows, int64_t cols) {
+  if (!planning()) return source_.matrix(module, rows, cols);
+  RawMatrix m;
+  m.format = source_.format_of(module);
+  m.rows = rows;
+  m.cols = cols;
+  m.name = module;
+  return m;
+}
+
+std::vector<float> WeightReader::vector(const std::string& name, const Shape& shape) {
+  if (planning()) return std::vector<float>(static_cast<size_t>(shape.elements()));
+  return source_.vector(name, shape);
+}
+
+int64_t column_unit(WeightFormat format) {
+  return format == WeightFormat::kNvfp4 ? 16 : format == WeightFormat::kFp8Block ? 128 : 1;
+}
+
+RawMatrix keep_rows(const RawMatrix& matrix, Range keep) {
+  if (matrix.data != nullptr) return matrix.slice_rows(keep.begin, keep.end);
+  RawMatrix m = matrix;
+  m.rows = keep.size();
+  return m;
+}
+
+RawMatrix keep_cols(const RawMatrix& matrix, Range keep) {
+  const int64_t unit = column_unit(matrix.format);
+  if (keep.begin % unit != 0 || (keep.end % unit != 0 && keep.end != matrix.cols))
+    fail(Code::kUnsupported, fmt::format("{}: {} can be cut every {} columns, a rank would keep [{}, {}) of {}",
+                                         matrix.name, name_of(matrix.format), unit, keep.begin, keep.end, matrix.cols));
+  if (matrix.data != nullptr) return matrix.slice_cols(keep.begin, keep.end);
+  RawMatrix m = matrix;
+  m.cols = keep.size();
+  return m;
+}
+
+WeightFormat format_of(const RawSegments& segments) {
+  CHECK(!segments.empty(), "format of no segments");
+  for (const RawMatrix& m : segments)
+    if (m.format != segments.front().format)
+      fail(Code::kUnsupported,
+           fmt::format("{}: must have the format of {}, since one product reads both: {} and {}", m.name,
+                       segments.front().name, name_of(m.format), name_of(segments.front().format)));
+  return segments.front().format;
+}
+
+}  // namespace mettle

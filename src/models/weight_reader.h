@@ -1,0 +1,39 @@
+// The one way a model's weight list is read. The same code runs twice: to plan (formats and sizes, no data is touched)
+// and to load. What a rank keeps is cut here, so planning, loading and accounting cannot disagree.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "checkpoint/weight_source.h"
+#include "models/cut.h"
+
+namespace mettle {
+
+class WeightReader {
+ public:
+  enum class Mode { kPlan, kLoad };
+  WeightReader(WeightSource& source, Mode mode) : source_(source), mode_(mode) {}
+
+  bool planning() const { return mode_ == Mode::kPlan; }
+  bool has(const std::string& module) const { return source_.has(module); }
+  // When planning, data is null and format, rows, cols and name are set.
+  RawMatrix matrix(const std::string& module, int64_t rows, int64_t cols);
+  std::vector<float> vector(const std::string& name, const Shape& shape);  // zeros when planning
+  void ignore(const std::string& prefix, const std::string& why) { source_.ignore(prefix, why); }
+  void release() { source_.release(); }
+
+ private:
+  WeightSource& source_;
+  Mode mode_;
+};
+
+RawMatrix keep_rows(const RawMatrix& matrix, Range keep);
+// Fails with kUnsupported when the format cannot be cut there (nvfp4: 16, fp8_block: 128).
+RawMatrix keep_cols(const RawMatrix& matrix, Range keep);
+// Columns between which a matrix of that format may be cut.
+int64_t column_unit(WeightFormat format);
+
+// The one format of a projection. Fails with kUnsupported, naming both modules, when its segments differ.
+WeightFormat format_of(const RawSegments& segments);
+
+}  // namespace mettle
