@@ -67,7 +67,7 @@ Expected join_x(const JoinProblem& problem, const TensorView& residual_after, co
 // Tokens that are right for a row: positions [first, last] in the order (adjusted logit descending, id ascending),
 // since the random number and top_p are allowed an error of ten sigmas. logprob of any token of the raw logits.
 struct SampleExpected {
-  bool finite = true;          // else the token must be -1
+  bool finite = true;          // else, also when every token is forbidden, the token must be -1
   std::vector<int32_t> right;  // acceptable ids
 };
 SampleExpected sample(const SampleProblem& problem, const float* logits, const SampleRow& row);
