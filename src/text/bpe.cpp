@@ -140,14 +140,21 @@ uint32_t Bpe::rank(int32_t left, int32_t right) const {
 
 void Bpe::start(std::string_view word, std::vector<int32_t>& ids) const {
   ids.clear();
-  bool after_unknown = false;
+  bool unknown = false;  // one waits; as in the reference library, tokens of byte fallback overtake it
+  const auto put_unknown = [&] {
+    if (unknown) ids.push_back(options_.unknown);
+  };
   for (const char c : word) {
     const Options::Start& s = options_.start[static_cast<uint8_t>(c)];
-    ids.insert(ids.end(), s.ids, s.ids + s.count);
-    const bool unknown = s.count == 0 && options_.unknown >= 0;
-    if (unknown && !(after_unknown && options_.fuse_unknown)) ids.push_back(options_.unknown);
-    after_unknown = s.count == 0;
+    if (s.count > 0) {
+      if (!s.fallback) put_unknown(), unknown = false;
+      ids.insert(ids.end(), s.ids, s.ids + s.count);
+    } else if (options_.unknown >= 0) {
+      if (!options_.fuse_unknown) put_unknown();
+      unknown = true;
+    }
   }
+  put_unknown();
 }
 
 // Merges the pair of lowest rank, leftmost first, until none is left; scratch.ids_ becomes the result.

@@ -73,7 +73,8 @@ class Bpe {
     int32_t unknown = -1;  // -1: bytes without a token are dropped
     // Tokens for the byte: one, or those of byte fallback (the character that stands for it has up to two bytes).
     struct Start {
-      uint8_t count = 0;
+      uint8_t count = 0;  // 0: unknown
+      bool fallback = false;
       int32_t ids[2] = {-1, -1};
     };
     std::array<Start, 256> start;

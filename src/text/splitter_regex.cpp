@@ -18,9 +18,9 @@ namespace {
 constexpr size_t kPatternLimit = 64 << 10;
 constexpr uint32_t kMatchLimit = 50'000'000, kDepthLimit = 10'000;  // steps and nested backtracks of one match
 
-// \s of PCRE2 also takes U+180E; \w of Oniguruma also takes marks.
+// \s of PCRE2 also takes U+180E; \w of Oniguruma also takes marks and the numbers of Latin-1.
 constexpr std::string_view kSpaceSet = R"(\p{Z}\t-\r\x{85})";
-constexpr std::string_view kWordSet = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc})";
+constexpr std::string_view kWordSet = R"(\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{B2}\x{B3}\x{B9}\x{BC}-\x{BE})";
 
 class Rewriter {
  public:

@@ -195,7 +195,6 @@ class Loader {
       AddedToken token = added_token(item, bytes);
       if (static_cast<size_t>(token.id) >= out_.special.size()) out_.special.resize(out_.tokens.size());
       out_.special[token.id] = token.special;
-      if (token.normalized) token.content = out_.normalizer.apply(token.content);
       (token.normalized ? normalized : raw).push_back(std::move(token));
     }
     out_.added_raw = AddedMatcher(std::move(raw));
@@ -223,6 +222,7 @@ class Loader {
     if (!out_.added_ids.emplace(token.content, token.id).second) {
       bad(fmt::format("{}: added tokens must differ, got \"{}\" twice", item.place(), token.content));
     }
+    if (token.normalized) token.content = out_.normalizer.apply(token.content);
     if (known < 0) {
       if (out_.tokens.has(token.id)) {
         bad(fmt::format("{}: ids must differ, got {} for \"{}\" and for \"{}\"", item.place(), token.id, token.content,
@@ -272,6 +272,7 @@ class Loader {
         if (start.ids[start.count] < 0) return {};
         ++start.count;
       }
+      start.fallback = true;
     }
     return start;
   }

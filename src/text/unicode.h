@@ -17,7 +17,7 @@ enum Class : uint8_t {
   kSymbol = 16,  // \p{S}
   kSpace = 32,   // \s
   kNotNfc = 64,  // NFC changes it, or moves or joins it to what stands before it
-  kWord = 128,   // \w
+  kWord = 128,   // \w, as AddedToken.single_word asks for it
 };
 
 // One byte of classes for each of the 0x110000 code points.
