@@ -1,6 +1,6 @@
-// The instruction-set kernels behind the CPU backends: one table per instruction set, each compiled by its own source file
-// with its own flags. Plain data only: a source built for AVX-512 must not emit an inline function that another file shares
-// (the linker keeps one copy of it, and the program would die on an older CPU).
+// The instruction-set kernels behind the CPU backends: one table per instruction set, each compiled by its own source
+// file with its own flags. Plain data only: a source built for AVX-512 must not emit an inline function that another
+// file shares (the linker keeps one copy of it, and the program would die on an older CPU).
 //
 // Every kernel computes an output in one order of operations, whatever the number of rows or tiles beside it.
 #pragma once
@@ -21,7 +21,7 @@ struct TileMatrix {
   const float* row_scale = nullptr;
   const float* k_scale = nullptr;  // per 128 columns, or null
   int64_t k_blocks = 0;
-  const uint8_t* tile(int64_t t) const { return data + t * tile_bytes; }
+  __attribute__((always_inline)) const uint8_t* tile(int64_t t) const { return data + t * tile_bytes; }
 };
 
 // Input rows of a product: row i of n is x + (index ? index[i] : i) * stride elements; float or bfloat16 by the kernel.
@@ -32,8 +32,8 @@ struct InRows {
   int n = 0;
 };
 
-// Output rows: row i goes to y + (index ? index[i] : i) * stride, tile t to columns (t - first_tile) * 16. Without weight
-// the values are stored, with weight y += weight[i] * value.
+// Output rows: row i goes to y + (index ? index[i] : i) * stride, tile t to columns (t - first_tile) * 16. Without
+// weight the values are stored, with weight y += weight[i] * value.
 struct OutRows {
   float* y = nullptr;
   int64_t stride = 0;
@@ -50,23 +50,26 @@ struct ProductKernel {
   // Bytes of `panel` for a matrix with k_padded columns; 0 when the packed weights are read as they are.
   size_t (*panel_bytes)(const TileMatrix& m) = nullptr;
   void (*prepare)(const TileMatrix& m, int64_t tile, int tiles, void* panel) = nullptr;
-  void (*multiply)(const TileMatrix& m, int64_t tile, int tiles, const void* panel, const InRows& in, const OutRows& out) = nullptr;
+  void (*multiply)(const TileMatrix& m, int64_t tile, int tiles, const void* panel, const InRows& in,
+                   const OutRows& out) = nullptr;
 };
 
-// One (row block, key/value head) of attention: `queries` vectors that share a key/value head, over keys 0..their limit.
+// One (row block, key/value head) of attention: `queries` vectors that share a key/value head, over keys 0..their
+// limit.
 struct AttendArgs {
-  int queries = 0;           // <= kMaxQueries
+  int queries = 0;  // <= kMaxQueries
   int head_dim = 0;
-  const float* q = nullptr;  // [queries, head_dim], already times 1 / sqrt(head_dim)
+  const float* q = nullptr;        // [queries, head_dim], already times 1 / sqrt(head_dim)
   const int32_t* limit = nullptr;  // keys that query i may see, >= 1
   int max_limit = 0;
-  const void* k_cache = nullptr;   // of this head: position p at block_table[p / block_size] * block_stride + p % block_size * key_stride
+  const void* k_cache =
+      nullptr;  // of this head: position p at block_table[p / block_size] * block_stride + p % block_size * key_stride
   const void* v_cache = nullptr;
   const int32_t* block_table = nullptr;
   int block_size = 0;
   int64_t block_stride = 0, key_stride = 0;  // elements
-  float* out = nullptr;      // [queries, head_dim]
-  float* scratch = nullptr;  // attend_scratch(head_dim) floats
+  float* out = nullptr;                      // [queries, head_dim]
+  float* scratch = nullptr;                  // attend_scratch(head_dim) floats
 };
 inline constexpr int kMaxQueries = 16;
 constexpr size_t attend_scratch(int head_dim) {
@@ -83,8 +86,8 @@ struct DeltaArgs {
   const float* decay = nullptr;  // exp(g), row t at decay + t * gate_stride
   const float* beta = nullptr;
   int64_t gate_stride = 0;
-  float* state = nullptr;        // [dk, dv], in and out
-  float* out = nullptr;          // row t at out + t * out_stride
+  float* state = nullptr;  // [dk, dv], in and out
+  float* out = nullptr;    // row t at out + t * out_stride
   int64_t out_stride = 0;
 };
 

@@ -23,7 +23,8 @@ struct Vec {
     _mm256_storeu_ps(p + 8, b);
   }
   static __m256 widen8(const uint16_t* p) {
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
+    return _mm256_castsi256_ps(
+        _mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))), 16));
   }
   static Vec widen(const uint16_t* p) { return {widen8(p), widen8(p + 8)}; }
   static Vec fma(Vec x, Vec y, Vec c) { return {_mm256_fmadd_ps(x.a, y.a, c.a), _mm256_fmadd_ps(x.b, y.b, c.b)}; }
@@ -38,7 +39,8 @@ struct Vec {
   // Eight magnitudes fit a permutation; bit 3 of the code becomes the sign.
   static __m256 e2m1_8(__m256i x, int nibble) {
     const __m256 magnitudes = _mm256_setr_ps(0.f, .5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f);
-    const __m256i sign = _mm256_and_si256(_mm256_slli_epi32(x, 28 - 4 * nibble), _mm256_set1_epi32(static_cast<int>(0x80000000u)));
+    const __m256i sign =
+        _mm256_and_si256(_mm256_slli_epi32(x, 28 - 4 * nibble), _mm256_set1_epi32(static_cast<int>(0x80000000u)));
     const __m256 value = _mm256_permutevar8x32_ps(magnitudes, _mm256_srli_epi32(x, 4 * nibble));
     return _mm256_or_ps(value, _mm256_castsi256_ps(sign));
   }

@@ -29,7 +29,8 @@ struct Vec {
   static Bits load_bits(const uint8_t* p) { return _mm512_loadu_si512(p); }
   // The permutation looks at the low four bits of an index only: no mask.
   static Vec e2m1(Bits x, int nibble) {
-    const __m512 values = _mm512_setr_ps(0.f, .5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f, -0.f, -.5f, -1.f, -1.5f, -2.f, -3.f, -4.f, -6.f);
+    const __m512 values =
+        _mm512_setr_ps(0.f, .5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f, -0.f, -.5f, -1.f, -1.5f, -2.f, -3.f, -4.f, -6.f);
     return {_mm512_permutexvar_ps(_mm512_srli_epi32(x, static_cast<unsigned>(4 * nibble)), values)};
   }
   static Vec bf16_low(Bits x) { return {_mm512_castsi512_ps(_mm512_slli_epi32(x, 16))}; }
@@ -44,11 +45,37 @@ struct Vec {
   }
 };
 
+void transpose16x16(const float* rows, int64_t stride, float* out) {
+  __m512 r[16], t[16];
+  for (int j = 0; j < 16; ++j) r[j] = _mm512_loadu_ps(rows + j * stride);
+  for (int j = 0; j < 16; j += 2) {
+    t[j] = _mm512_unpacklo_ps(r[j], r[j + 1]);
+    t[j + 1] = _mm512_unpackhi_ps(r[j], r[j + 1]);
+  }
+  const auto d = [](__m512 x) { return _mm512_castps_pd(x); };
+  const auto s = [](__m512d x) { return _mm512_castpd_ps(x); };
+  for (int j = 0; j < 16; j += 4) {  // r[j + c]: column c of each 4-column lane, rows j..j+3
+    r[j] = s(_mm512_unpacklo_pd(d(t[j]), d(t[j + 2])));
+    r[j + 1] = s(_mm512_unpackhi_pd(d(t[j]), d(t[j + 2])));
+    r[j + 2] = s(_mm512_unpacklo_pd(d(t[j + 1]), d(t[j + 3])));
+    r[j + 3] = s(_mm512_unpackhi_pd(d(t[j + 1]), d(t[j + 3])));
+  }
+  for (int c = 0; c < 4; ++c) {
+    const __m512 a = _mm512_shuffle_f32x4(r[c], r[4 + c], 0x88), b = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0x88);
+    const __m512 e = _mm512_shuffle_f32x4(r[c], r[4 + c], 0xDD), f = _mm512_shuffle_f32x4(r[8 + c], r[12 + c], 0xDD);
+    _mm512_storeu_ps(out + c * 16, _mm512_shuffle_f32x4(a, b, 0x88));
+    _mm512_storeu_ps(out + (4 + c) * 16, _mm512_shuffle_f32x4(e, f, 0x88));
+    _mm512_storeu_ps(out + (8 + c) * 16, _mm512_shuffle_f32x4(a, b, 0xDD));
+    _mm512_storeu_ps(out + (12 + c) * 16, _mm512_shuffle_f32x4(e, f, 0xDD));
+  }
+}
+
 // out[d * 16 + j] = row j, element d.
 void transpose16(const float* rows, int64_t stride, float* out, int n) {
-  const __m512i offsets = _mm512_mullo_epi32(_mm512_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                                             _mm512_set1_epi32(static_cast<int>(stride)));
-  for (int d = 0; d < n; ++d) _mm512_storeu_ps(out + d * 16, _mm512_i32gather_ps(offsets, rows + d, 4));
+  int d = 0;
+  for (; d + 16 <= n; d += 16) transpose16x16(rows + d, stride, out + d * 16);
+  for (; d < n; ++d)
+    for (int j = 0; j < 16; ++j) out[d * 16 + j] = rows[j * stride + d];
 }
 
 }  // namespace

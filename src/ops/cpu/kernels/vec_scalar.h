@@ -57,7 +57,8 @@ struct Vec {
   }
   // The codes at bits 4 * nibble of each dword.
   static Vec e2m1(const Bits& b, int nibble) {
-    static constexpr float kValues[16] = {0.f, .5f, 1.f, 1.5f, 2.f, 3.f, 4.f, 6.f, -0.f, -.5f, -1.f, -1.5f, -2.f, -3.f, -4.f, -6.f};
+    static constexpr float kValues[16] = {0.f,  .5f,  1.f,  1.5f,  2.f,  3.f,  4.f,  6.f,
+                                          -0.f, -.5f, -1.f, -1.5f, -2.f, -3.f, -4.f, -6.f};
     Vec r;
     for (int i = 0; i < 16; ++i) r.v[i] = kValues[b.v[i] >> (4 * nibble) & 15];
     return r;

@@ -1,0 +1,97 @@
+// Element by element functions. Plain loops that the compiler vectorises for the instruction set of the including
+// source; every operation is a rounded IEEE one (no contraction), so lanes and remainders agree bit for bit.
+#pragma once
+#include <cstdint>
+#include <cstring>
+
+namespace mettle::cpu {
+namespace {
+
+inline float as_float(uint32_t bits) {
+  float f;
+  std::memcpy(&f, &bits, 4);
+  return f;
+}
+inline uint32_t as_bits(float f) {
+  uint32_t bits;
+  std::memcpy(&bits, &f, 4);
+  return bits;
+}
+
+// Within 2 units in the last place. exp(0) is 1; below -103.98 zero, above 88.73 infinity; NaN stays NaN.
+inline float exp_of(float x) {
+  x = x < -104.f ? -104.f : x;
+  x = x > 89.f ? 89.f : x;
+  const float shifted = x * 1.44269504f + 12582912.f;  // 1.5 * 2^23: the integer stands in the low bits
+  const float n = shifted - 12582912.f;
+  const float r = (x - n * 0.693145752f) - n * 1.42860677e-6f;  // ln 2 in two parts; the first product is exact
+  float p = 1.98756915e-4f;
+  p = p * r + 1.39819995e-3f;
+  p = p * r + 8.33345205e-3f;
+  p = p * r + 4.16657962e-2f;
+  p = p * r + 1.66666657e-1f;
+  p = p * r + 5.00000012e-1f;
+  p = (p * r) * r + r + 1.f;
+  // 2^n in two factors: n may be -150..128.
+  const int32_t i = static_cast<int32_t>(as_bits(shifted) - as_bits(12582912.f));
+  const int32_t half = i >> 1;
+  return p * as_float(static_cast<uint32_t>(half + 127) << 23) * as_float(static_cast<uint32_t>(i - half + 127) << 23);
+}
+
+// Exactly 1 from 18 on, exactly 0 below -89.
+inline float sigmoid_of(float x) { return 1.f / (1.f + exp_of(-x)); }
+inline float silu_of(float x) { return x / (1.f + exp_of(-x)); }
+
+inline uint32_t bf16_of(float f) {
+  const uint32_t bits = as_bits(f);
+  const uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
+  return (bits & 0x7FFFFFFFu) > 0x7F800000u ? (bits >> 16) | 0x40u : rounded;
+}
+
+void widen(const uint16_t* in, float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = as_float(static_cast<uint32_t>(in[i]) << 16);
+}
+
+void silu_mul(const float* __restrict gate, const float* __restrict up, void* h, int64_t n, bool round_bf16,
+              bool as_bf16) {
+  if (as_bf16) {
+    auto* __restrict out = static_cast<uint16_t*>(h);
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<uint16_t>(bf16_of(silu_of(gate[i]) * up[i]));
+  } else if (round_bf16) {
+    auto* __restrict out = static_cast<float*>(h);
+    for (int64_t i = 0; i < n; ++i) out[i] = as_float(bf16_of(silu_of(gate[i]) * up[i]) << 16);
+  } else {
+    auto* __restrict out = static_cast<float*>(h);
+    for (int64_t i = 0; i < n; ++i) out[i] = silu_of(gate[i]) * up[i];
+  }
+}
+
+void sigmoid(const float* in, float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = sigmoid_of(in[i]);
+}
+void silu(const float* in, float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = silu_of(in[i]);
+}
+void exp_all(const float* in, float* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = exp_of(in[i]);
+}
+
+// Sums run in 16 lanes, then lane 0..15 in pairs: the same order on every instruction set but for fused rounding.
+inline float sum_lanes(const float* lanes) {
+  float s[8];
+  for (int i = 0; i < 8; ++i) s[i] = lanes[i] + lanes[i + 8];
+  return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
+}
+
+float dot(const float* a, const float* b, int64_t n) {
+  Vec sum = Vec::zero();
+  int64_t i = 0;
+  for (; i + 16 <= n; i += 16) sum = Vec::fma(Vec::load(a + i), Vec::load(b + i), sum);
+  alignas(64) float lanes[16];
+  sum.store(lanes);
+  for (; i < n; ++i) lanes[i % 16] += a[i] * b[i];
+  return sum_lanes(lanes);
+}
+
+}  // namespace
+}  // namespace mettle::cpu

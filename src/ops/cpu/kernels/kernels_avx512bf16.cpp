@@ -1,0 +1,29 @@
+#include "ops/cpu/kernels/vec_avx512.h"
+//
+#include "ops/cpu/kernels/product_bf16.h"
+#include "ops/cpu/kernels/product_f32.h"
+//
+#include "ops/cpu/kernels/attend.h"
+#include "ops/cpu/kernels/delta.h"
+#include "ops/cpu/kernels/elementwise.h"
+
+namespace mettle::cpu {
+
+const Kernels kernels_avx512bf16 = {
+    .gemv_f32 = {4, nullptr, nullptr, gemv_f32},
+    .gemm_f32 = {Vec::kPanelTiles, panel_bytes_f32, prepare_f32, gemm_f32},
+    .gemv_bf16 = {4, nullptr, nullptr, gemv_bf16},
+    .gemm_bf16 = {kPanelTilesBf16, panel_bytes_bf16, prepare_bf16, gemm_bf16},
+    .has_bf16 = true,
+    .widen = widen,
+    .silu_mul = silu_mul,
+    .sigmoid = sigmoid,
+    .silu = silu,
+    .exp = exp_all,
+    .dot = dot,
+    .attend_f32 = attend<float>,
+    .attend_bf16 = attend<uint16_t>,
+    .delta = delta,
+};
+
+}  // namespace mettle::cpu

@@ -1,0 +1,47 @@
+// What cpu_gemv, cpu_gemm and the `cpu` backends share: which kernel multiplies which matrix, and its scratch.
+#pragma once
+#include "base/thread_team.h"
+#include "ops/backend.h"
+#include "ops/cpu/kernels/kernels.h"
+#include "ops/cpu/reference_math.h"
+
+namespace mettle::cpu {
+
+// kGemv reads the packed weights once per 8 rows; kGemm decodes a panel of tiles once for all rows.
+enum class Method { kGemv, kGemm };
+
+const Kernels& kernels_of(Isa isa);
+TileMatrix tile_matrix(const PackedMatrix& m);
+// A matrix of that format as far as scratch sizes need it.
+TileMatrix shape_of(WeightFormat format, int64_t rows, int64_t cols);
+
+// A product of one matrix: its kernel and the type of the rows it reads.
+struct Product {
+  const ProductKernel* kernel = nullptr;
+  bool bf16 = false;  // rows are bfloat16, else float
+  size_t panel_bytes(const TileMatrix& m) const { return kernel->panel_bytes == nullptr ? 0 : kernel->panel_bytes(m); }
+};
+Product product_of(const Tactic& tactic, Method method, Activation activation, WeightFormat format);
+
+// Tiles [begin, end) of m times the rows; panel: panel_bytes() of this member.
+void multiply_tiles(const Product& product, const TileMatrix& m, Span tiles, void* panel, const InRows& in,
+                    const OutRows& out);
+// All tiles, spread over the team; panels + member * panel_stride is a member's panel.
+void multiply(const Product& product, const TileMatrix& m, uint8_t* panels, size_t panel_stride, const InRows& in,
+              const OutRows& out, Stream& stream);
+
+// Rows as a product reads them: x itself, or its float copy when x is bfloat16 and the product is not.
+struct Inputs {
+  TensorView x;
+  float* widened = nullptr;  // [rows, cols], or null when nobody needs it
+  InRows rows(const Product& product, int count, const int32_t* index = nullptr) const {
+    const bool copy = !product.bf16 && x.dtype != DType::kF32;
+    return {copy ? widened : x.data, x.shape[1], index, count};
+  }
+};
+void widen_rows(const Tactic& tactic, const Inputs& inputs, Stream& stream);
+
+// Refuses devices that are no CPU, and nvfp4 with columns that are no multiple of 16.
+Verdict cpu_supports(const Device& device, std::initializer_list<std::pair<WeightFormat, int64_t>> formats_and_cols);
+
+}  // namespace mettle::cpu
