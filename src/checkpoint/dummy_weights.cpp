@@ -229,10 +229,10 @@ class DummyWeights : public WeightSource {
     const int64_t across = (raw.cols + 127) / 128, blocks = (raw.rows + 127) / 128 * across;
     float* scales = memory_.take_of<float>(blocks);
     const Stream other(seed_ + 1, raw.name);
-    // Uniform in 0.5 .. 1.5, whose root mean square is sqrt(13/12).
+    // Uniform in 0.75 .. 1.25, whose root mean square is sqrt(49/48).
     for (int64_t i = 0; i < blocks; ++i)
-      scales[i] = static_cast<float>(deviation / kFp8Std / std::sqrt(13.0 / 12) *
-                                     (0.5 + other.uniform(static_cast<uint64_t>(i))));
+      scales[i] = static_cast<float>(deviation / kFp8Std / std::sqrt(49.0 / 48) *
+                                     (0.75 + 0.5 * other.uniform(static_cast<uint64_t>(i))));
     raw.scales = reinterpret_cast<const uint8_t*>(scales);
     raw.scale_row_bytes = across * 4;
   }
