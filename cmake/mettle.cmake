@@ -3,7 +3,8 @@
 # A test program x_test is built from the folder's *_test.cpp files and registered test by test with CTest.
 
 add_library(mettle_flags INTERFACE)
-target_compile_options(mettle_flags INTERFACE -Wall -Wextra -Wno-missing-field-initializers -Werror -fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=)
+target_compile_options(mettle_flags INTERFACE
+  "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers;-Werror;-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>")
 target_include_directories(mettle_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 
 function(mettle_folder name)
