@@ -40,6 +40,10 @@ const AddedToken* AddedMatcher::longest_at(std::string_view text, size_t at) con
     // Of the tokens that share these `length` bytes, the one that ends here sorts first.
     if (tokens_[range.begin].content.size() == length) best = &tokens_[range.begin++];
     if (range.begin == range.end || at + length == text.size()) break;
+    if (range.begin + 1 == range.end) {
+      const AddedToken& only = tokens_[range.begin];
+      return text.substr(at).starts_with(only.content) ? &only : best;
+    }
     const auto byte = static_cast<uint8_t>(text[at + length]);
     const auto at_byte = [&](const AddedToken& t) { return static_cast<uint8_t>(t.content[length]); };
     const auto first = tokens_.begin() + range.begin, last = tokens_.begin() + range.end;

@@ -15,6 +15,7 @@ namespace mettle {
 namespace {
 
 constexpr size_t kFileLimit = 64 << 20;
+constexpr size_t kAddedLimit = 256;  // bytes of an added token; a text is searched for it at every place
 
 // Byte-level BPE writes each byte as one character: printable bytes as themselves, the rest from U+0100 on.
 class ByteCharacters {
@@ -209,6 +210,9 @@ class Loader {
     AddedToken token;
     token.id = static_cast<int32_t>(id);
     token.content = item.at("content").string();
+    if (token.content.size() > kAddedLimit) {
+      bad(fmt::format("{}.content: may have {} bytes, got {}", item.place(), kAddedLimit, token.content.size()));
+    }
     token.special = item.boolean("special", false);
     token.normalized = item.boolean("normalized", !token.special);
     token.single_word = item.boolean("single_word", false);
