@@ -10,9 +10,10 @@
 namespace mettle {
 
 struct TemplateLimits {
-  size_t steps = 5'000'000;           // statements and expressions evaluated
+  size_t steps = 5'000'000;           // statements and expressions evaluated, and long data walked over
   size_t depth = 200;                 // nested calls and expressions
   size_t output = size_t{8} << 20;    // bytes
+  size_t memory = size_t{256} << 20;  // bytes of strings and containers alive while it renders
 };
 
 class ChatTemplate {
