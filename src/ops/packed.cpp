@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <cstring>
+#include <mutex>
 
 #include "base/error.h"
 #include "tensor/dtype.h"
@@ -63,36 +65,99 @@ T load(const uint8_t* p) {
   return v;
 }
 
-void pack_row(const RawMatrix& m, int64_t row, int64_t r, uint8_t* tile, uint8_t* scales, float* k_scale) {
-  const uint8_t* src = m.data + row * m.row_bytes;
-  switch (m.format) {
-    case WeightFormat::kNvfp4: {
-      for (int64_t k = 0; k < m.cols; ++k) {
-        const uint8_t code = k % 2 == 0 ? src[k / 2] & 15 : src[k / 2] >> 4;
-        const int64_t at = place_nvfp4(r, k);
-        tile[at / 2] |= static_cast<uint8_t>(at % 2 == 0 ? code : code << 4);
-      }
-      const uint8_t* s = m.scales + row * m.scale_row_bytes;
-      for (int64_t g = 0; g < m.cols / 16; ++g) scales[g * kTile + r] = s[g];
-      return;
-    }
-    case WeightFormat::kF32:
-      for (int64_t k = 0; k < m.cols; ++k) reinterpret_cast<float*>(tile)[place_f32(r, k)] = load<float>(src + 4 * k);
-      return;
-    case WeightFormat::kBf16:
-      for (int64_t k = 0; k < m.cols; ++k)
-        reinterpret_cast<uint16_t*>(tile)[place_bf16(r, k)] = load<uint16_t>(src + 2 * k);
-      return;
-    case WeightFormat::kFp8:
-    case WeightFormat::kFp8Block:
-      for (int64_t k = 0; k < m.cols; ++k)
-        reinterpret_cast<uint16_t*>(tile)[place_bf16(r, k)] = float_to_bf16(e4m3_to_float(src[k]));
-      if (k_scale != nullptr)
-        for (int64_t b = 0; b * kScaleBlock < m.cols; ++b)
-          k_scale[b * kTile + r] =
-              load<float>(m.scales + (m.first_row + row) / kScaleBlock * m.scale_row_bytes + b * 4);
-      return;
+// The rows of one tile; the last tile of a matrix may have fewer than 16. Memory is zero already: padding stays zero.
+struct TileRows {
+  int count = 0;
+  const RawMatrix* matrix[kTile] = {};
+  int64_t row[kTile] = {};
+  const uint8_t* data[kTile] = {};
+};
+
+// Four bytes of codes (k ascending, even k low) to the order of place_nvfp4: even k in the low half, odd k above.
+uint32_t spread_codes(uint32_t x) {
+  const auto gather = [](uint32_t nibbles) {
+    nibbles = (nibbles | nibbles >> 4) & 0x00FF00FFu;
+    return (nibbles | nibbles >> 8) & 0xFFFFu;
+  };
+  return gather(x & 0x0F0F0F0Fu) | gather(x >> 4 & 0x0F0F0F0Fu) << 16;
+}
+
+void pack_nvfp4(const TileRows& rows, int64_t cols, uint8_t* tile, uint8_t* scales) {
+  auto* out = reinterpret_cast<uint32_t*>(tile);
+  for (int64_t half = 0; half < cols / 8; ++half)
+    for (int r = 0; r < rows.count; ++r) out[half * kTile + r] = spread_codes(load<uint32_t>(rows.data[r] + half * 4));
+  for (int r = 0; r < rows.count; ++r) {
+    const uint8_t* from = rows.matrix[r]->scales + rows.row[r] * rows.matrix[r]->scale_row_bytes;
+    for (int64_t g = 0; g < cols / 16; ++g) scales[g * kTile + r] = from[g];
   }
+}
+
+void pack_f32(const TileRows& rows, int64_t cols, uint8_t* tile) {
+  auto* out = reinterpret_cast<uint32_t*>(tile);
+  for (int64_t k = 0; k < cols; ++k)
+    for (int r = 0; r < rows.count; ++r) out[k * kTile + r] = load<uint32_t>(rows.data[r] + 4 * k);
+}
+
+void pack_bf16(const TileRows& rows, int64_t cols, uint8_t* tile) {
+  auto* out = reinterpret_cast<uint32_t*>(tile);
+  for (int64_t k = 0; k + 2 <= cols; k += 2)
+    for (int r = 0; r < rows.count; ++r) out[k / 2 * kTile + r] = load<uint32_t>(rows.data[r] + 2 * k);
+  if (cols % 2 == 1)
+    for (int r = 0; r < rows.count; ++r) out[cols / 2 * kTile + r] = load<uint16_t>(rows.data[r] + 2 * (cols - 1));
+}
+
+const std::array<uint16_t, 256>& e4m3_as_bf16() {
+  static const std::array<uint16_t, 256> kTable = [] {
+    std::array<uint16_t, 256> table;
+    for (int code = 0; code < 256; ++code)
+      table[static_cast<size_t>(code)] = float_to_bf16(e4m3_to_float(static_cast<uint8_t>(code)));
+    return table;
+  }();
+  return kTable;
+}
+
+void pack_fp8(const TileRows& rows, int64_t cols, uint8_t* tile, float* k_scale) {
+  const auto& table = e4m3_as_bf16();
+  auto* out = reinterpret_cast<uint32_t*>(tile);
+  for (int64_t k = 0; k < cols; k += 2)
+    for (int r = 0; r < rows.count; ++r) {
+      const uint32_t next = k + 1 < cols ? table[rows.data[r][k + 1]] : 0u;
+      out[k / 2 * kTile + r] = table[rows.data[r][k]] | next << 16;
+    }
+  if (k_scale == nullptr) return;
+  for (int r = 0; r < rows.count; ++r) {
+    const RawMatrix& m = *rows.matrix[r];
+    const uint8_t* from = m.scales + (m.first_row + rows.row[r]) / kScaleBlock * m.scale_row_bytes;
+    for (int64_t b = 0; b * kScaleBlock < cols; ++b) k_scale[b * kTile + r] = load<float>(from + b * 4);
+  }
+}
+
+// Memory for one matrix. Small ones share pieces of 32 MiB: an expert has a few hundred KiB, and reading many of those
+// on 4 KiB pages costs a third of the bandwidth. A piece lives as long as a matrix in it.
+struct Place {
+  std::shared_ptr<const Buffer> storage;
+  uint8_t* data = nullptr;
+};
+
+Place place_for(size_t bytes) {
+  constexpr size_t kPiece = size_t{32} << 20;
+  if (bytes >= kPiece / 2) {
+    auto own = std::make_shared<const Buffer>(bytes);
+    return {own, own->data()};
+  }
+  static std::mutex mutex;
+  static std::weak_ptr<const Buffer> current;
+  static size_t used = 0;
+  const std::lock_guard<std::mutex> lock(mutex);
+  std::shared_ptr<const Buffer> piece = current.lock();
+  if (piece == nullptr || used + bytes > kPiece) {
+    piece = std::make_shared<const Buffer>(kPiece);
+    current = piece;
+    used = 0;
+  }
+  uint8_t* data = piece->data() + used;
+  used += bytes;
+  return {std::move(piece), data};
 }
 
 }  // namespace
@@ -116,13 +181,16 @@ PackedMatrix pack_tile16(const RawSegments& segments) {
   p.tiles = round_up(p.rows, kTile) / kTile;
   p.k_padded = padded_k(p.payload, p.cols);
   const Sizes sizes = sizes_of(p.format, p.rows, p.cols);
-  p.storage = Buffer(sizes.total());
-  uint8_t* data = p.storage.data();
+  Place place = place_for(sizes.total());
+  p.storage = std::move(place.storage);
+  p.size = sizes.total();
+  uint8_t* data = place.data;
   uint8_t* scales = data + sizes.payload;
   float* row_scale = reinterpret_cast<float*>(scales + sizes.scales);
   float* k_scale = sizes.k_scale > 0 ? reinterpret_cast<float*>(scales + sizes.scales + sizes.row_scale) : nullptr;
   const int64_t k_blocks = round_up(p.cols, kScaleBlock) / kScaleBlock;
   int64_t out = 0;
+  TileRows rows;
   for (const RawMatrix& m : segments) {
     if (m.format != p.format || m.cols != p.cols)
       fail(Code::kInternal, fmt::format("{}: must be {} with {} columns like the segment before it, got {} with {}",
@@ -130,10 +198,29 @@ PackedMatrix pack_tile16(const RawSegments& segments) {
     if (m.format == WeightFormat::kNvfp4 && m.cols % 16 != 0)
       fail(Code::kInternal, fmt::format("{}: nvfp4 columns must be a multiple of 16, got {}", m.name, m.cols));
     for (int64_t row = 0; row < m.rows; ++row, ++out) {
-      const int64_t tile = out / kTile, r = out % kTile;
-      pack_row(m, row, r, data + tile * p.tile_bytes(), scales + tile * p.k_padded,
-               k_scale != nullptr ? k_scale + tile * k_blocks * kTile : nullptr);
+      const int64_t tile = out / kTile;
+      rows.matrix[rows.count] = &m;
+      rows.row[rows.count] = row;
+      rows.data[rows.count++] = m.data + row * m.row_bytes;
       row_scale[out] = m.global_scale * (m.row_scale != nullptr ? m.row_scale[row] : 1.f);
+      if (rows.count < kTile && out + 1 < p.rows) continue;
+      uint8_t* to = data + tile * p.tile_bytes();
+      switch (p.format) {
+        case WeightFormat::kNvfp4:
+          pack_nvfp4(rows, p.cols, to, scales + tile * p.k_padded);
+          break;
+        case WeightFormat::kF32:
+          pack_f32(rows, p.cols, to);
+          break;
+        case WeightFormat::kBf16:
+          pack_bf16(rows, p.cols, to);
+          break;
+        case WeightFormat::kFp8:
+        case WeightFormat::kFp8Block:
+          pack_fp8(rows, p.cols, to, k_scale != nullptr ? k_scale + tile * k_blocks * kTile : nullptr);
+          break;
+      }
+      rows.count = 0;
     }
   }
   p.data = data;

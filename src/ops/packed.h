@@ -12,6 +12,7 @@
 //   f32     [tile][k][16] float
 #pragma once
 #include <cstdint>
+#include <memory>
 #include <string_view>
 
 #include "tensor/buffer.h"
@@ -35,10 +36,11 @@ struct PackedMatrix {
   const uint8_t* scales = nullptr;            // nvfp4: e4m3 [tiles][k_padded/16][16]
   const float* row_scale = nullptr;           // [tiles * 16], always present: the multiplier applied once per output
   const float* k_scale = nullptr;             // fp8_block: [tiles][ceil(cols/128)][16], else null
-  Buffer storage;
+  std::shared_ptr<const Buffer> storage;  // small matrices share one: weights of a few hundred KiB lie on huge pages
+  size_t size = 0;                        // bytes in storage
 
   bool empty() const { return rows == 0; }
-  size_t bytes() const { return storage.size(); }
+  size_t bytes() const { return size; }
   int64_t tile_bytes() const;  // payload bytes of one tile
 };
 
