@@ -70,6 +70,9 @@ class FileWeights : public WeightSource {
   RawMatrix matrix(const std::string& module, int64_t rows, int64_t cols) override {
     const ModuleTensors m = tensors_of(module);
     if (!m.damaged.empty()) fail(Code::kBadModel, m.damaged);
+    if (rows <= 0 || cols <= 0)
+      fail(Code::kBadModel,
+           fmt::format("{}: must have at least one row and column, wanted [{}, {}]", module, rows, cols));
     if (m.rows() != rows || m.cols() != cols || m.weight->shape.empty())
       fail(Code::kBadModel,
            fmt::format("{}: must be [{}, {}] {}, got {} {} ({} rows, {} columns)", m.weight->name, rows, cols,

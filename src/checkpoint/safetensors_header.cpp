@@ -200,14 +200,18 @@ class Walker : public json::json_sax_t {
   size_t offsets_ = 0;
 };
 
-// Bytes the shape takes; nothing when the product does not fit or is no whole number of bytes.
+// Bytes the shape takes; nothing when it is absurd or no whole number of bytes. The product leaves zeros out, so that
+// no product of some of the sizes overflows later.
 std::optional<uint64_t> bytes_of(const StoredTensor& tensor) {
-  uint64_t elements = 1;
-  for (const int64_t size : tensor.shape)
-    if (__builtin_mul_overflow(elements, static_cast<uint64_t>(size), &elements)) return std::nullopt;
-  uint64_t bits = 0;
-  if (__builtin_mul_overflow(elements, static_cast<uint64_t>(type_named(tensor.stored_as)->bits), &bits))
-    return std::nullopt;
+  constexpr uint64_t kMostBits = uint64_t{1} << 60;
+  uint64_t bits = static_cast<uint64_t>(type_named(tensor.stored_as)->bits);
+  bool empty = false;
+  for (const int64_t size : tensor.shape) {
+    empty |= size == 0;
+    if (__builtin_mul_overflow(bits, std::max<uint64_t>(static_cast<uint64_t>(size), 1), &bits) || bits > kMostBits)
+      return std::nullopt;
+  }
+  if (empty) return 0;
   if (bits % 8 != 0) return std::nullopt;
   return bits / 8;
 }

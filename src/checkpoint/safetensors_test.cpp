@@ -153,6 +153,9 @@ TEST(Safetensors, RefusesShapesThatDoNotFitTheirBytes) {
   expect_refused(c.file(), {"a: F32 [2, 4] needs 32 bytes", "give 24"});
   c.header()["a"]["shape"] = {int64_t{1} << 40, int64_t{1} << 40};
   expect_refused(c.file(), {"a: F32", "no whole number of bytes"});
+  ToyCheckpoint empty;
+  empty.add("e", "U8", {int64_t{1} << 48, int64_t{1} << 15, 0}, "");
+  expect_refused(empty.file(), {"e: U8", "no whole number of bytes"});
   c = two_tensors();
   c.header()["a"]["dtype"] = "F64";
   expect_refused(c.file(), {"a: F64 [2, 3] needs 48 bytes"});

@@ -267,6 +267,9 @@ TEST(WeightsRefused, MissingOrOfAnotherShape) {
   refused("m", 5, 32, {"m.weight: must be [5, 32]"});
   refused("n", 32, 4, {"n.weight: must be [32, 4] bf16, got [4, 32] BF16"});
   refused("o", 1, 1, {"o: is missing", "o.weight"});
+  t.file.add_f32("empty.weight", {0, 4}, {});
+  expect_error(Code::kBadModel, {"empty: must have at least one row", "[0, 4]"},
+               [&] { t.open()->matrix("empty", 0, 4); });
   expect_error(Code::kBadModel, {"o: is missing"}, [&] { source->format_of("o"); });
 }
 
