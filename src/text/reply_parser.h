@@ -27,9 +27,11 @@ struct ReplyParserOptions {
 bool prompt_opens_reasoning(std::string_view prompt);
 
 // Tags cut by chunk borders are held back until they are decided. Everything up to the first </think> is reasoning
-// when it starts there; without a </think> all of it is. The two newlines after </think> belong to neither side.
+// when it starts there; without a </think> all of it is. A reply that begins with <think> starts there too. The two
+// newlines after </think> belong to neither side.
 // Tool calls: the XML form (<tool_call>\n<function=NAME>\n<parameter=P>\nVALUE\n</parameter>...) and the JSON form
-// (<tool_call>\n{"name":...,"arguments":...}\n</tool_call>). Malformed calls are given back as content.
+// (<tool_call>\n{"name":...,"arguments":...}\n</tool_call>). White space around a call belongs to it. Malformed calls
+// are given back as content.
 class ReplyParser {
  public:
   explicit ReplyParser(ReplyParserOptions options);
@@ -37,11 +39,24 @@ class ReplyParser {
   ReplyDelta finish();
 
  private:
+  enum class Part { kStart, kReasoning, kContent, kCall };
+  enum class Verdict { kWait, kCall, kMalformed };
+
+  void run(ReplyDelta& out, bool last);
+  bool advance(ReplyDelta& out, bool last);
+  bool content(ReplyDelta& out, bool last);
+  bool call(ReplyDelta& out, bool last);
+  Verdict judge(ToolCall& call);
+
   ReplyParserOptions options_;
-  bool in_reasoning_;
-  bool in_call_ = false;
-  bool at_start_ = false;  // swallow white space right after </think>
-  std::string held_;
+  Part part_;
+  std::string held_;       // received, not yet given on
+  size_t at_ = 0;          // in held_: the first byte that still counts
+  int skip_newlines_ = 0;  // so many are left of those behind a tag
+  bool after_call_ = false;
+  size_t body_ = 0;         // in held_: behind the opening tag of the call
+  size_t searched_ = 0;     // in held_: up to here no end of the call
+  bool in_string_ = false;  // of a JSON call, at searched_
 };
 
 }  // namespace mettle
