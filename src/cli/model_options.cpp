@@ -1,0 +1,180 @@
+#include "cli/model_options.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <memory>
+
+#include "base/error.h"
+#include "base/terminal.h"
+#include "checkpoint/model_folder.h"
+
+namespace mettle {
+namespace {
+
+struct ForeignFlag {
+  const char* name;
+  const char* reason;
+};
+
+// What people bring from SGLang, vLLM and llama.cpp. Ignoring such a flag would serve something else than was asked
+// for.
+constexpr ForeignFlag kForeign[] = {
+    {"--trust-remote-code", "mettle runs no code of a checkpoint; leave it out"},
+    {"--quantization", "the format of each weight is read from the checkpoint; leave it out"},
+    {"--kv-cache-dtype", "the cache has the dtype of the activations; see --activation-dtype"},
+    {"--dtype", "use --activation-dtype bf16 or fp32"},
+    {"--mem-fraction-static", "the cache is sized by --max-total-tokens"},
+    {"--gpu-memory-utilization", "the cache is sized by --max-total-tokens"},
+    {"--disable-cuda-graph", "this build serves on the CPU"},
+    {"--enforce-eager", "this build serves on the CPU"},
+    {"--cuda-graph-max-bs", "this build serves on the CPU"},
+    {"--device", "this build serves on the CPU"},
+    {"--pipeline-parallel-size", "only tensor parallelism exists: --tp-size"},
+    {"--pp-size", "only tensor parallelism exists: --tp-size"},
+    {"--dp-size", "start one server per replica"},
+    {"--data-parallel-size", "start one server per replica"},
+    {"--ep-size", "experts are cut by --tp-size"},
+    {"--enable-expert-parallel", "experts are cut by --tp-size"},
+    {"--speculative-algorithm", "speculation is not built yet"},
+    {"--speculative-config", "speculation is not built yet"},
+    {"--reasoning-parser", "reasoning is recognised from the chat template; leave it out"},
+    {"--tool-call-parser", "tool calls are recognised from the reply; leave it out"},
+    {"--enable-auto-tool-choice", "tool calls are recognised whenever a request has tools; leave it out"},
+    {"--chat-template", "the template is the checkpoint's own"},
+    {"--tokenizer", "the tokenizer is the checkpoint's own"},
+    {"--tokenizer-path", "the tokenizer is the checkpoint's own"},
+    {"--disable-radix-cache", "there is no prefix cache to switch off"},
+    {"--enable-prefix-caching", "there is no prefix cache"},
+    {"--enable-metrics", "/metrics is always there; leave it out"},
+    {"--enable-chunked-prefill", "prefill is always chunked; leave it out"},
+    {"--disable-log-requests", "requests are not logged; leave it out"},
+    {"--schedule-policy", "requests are served in the order they came"},
+    {"--swap-space", "sequences are never swapped out"},
+    {"--n-gpu-layers", "this build serves on the CPU"},
+    {"-ngl", "this build serves on the CPU"},
+};
+
+std::string flag_of(const std::string& argument) { return argument.substr(0, argument.find('=')); }
+
+std::string valid_flags(const CLI::App& app) {
+  std::vector<std::string> names;
+  for (const CLI::Option* option : app.get_options())
+    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
+  std::sort(names.begin(), names.end());
+  return fmt::format("{}", fmt::join(names, " "));
+}
+
+int usage_error(const CLI::App& app, const std::string& message) {
+  fmt::print(stderr, "mettle {}: {}\n", app.get_name(), message);
+  return 2;
+}
+
+void add_backend(CLI::App& app, const std::string& flags, std::string& value, const std::string& op) {
+  app.add_option(flags, value,
+                 fmt::format("backend of {}: auto picks the fastest proved one; a name never falls back", op))
+      ->capture_default_str();
+}
+
+}  // namespace
+
+void add_model_options(CLI::App& app, ModelOptions& o) {
+  EngineOptions& e = o.engine;
+  app.add_option("--tp-size,--tensor-parallel-size,--tp", e.tp_size, "ranks the model is cut for")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--threads", e.threads, "threads in all; 0: one per usable core")
+      ->check(CLI::Range(0, 1024))
+      ->capture_default_str();
+  app.add_option("--context-length,--max-model-len,--ctx-size", e.context_length,
+                 "tokens of prompt and answer; 0: the model's")
+      ->check(CLI::Range(0, 1 << 24))
+      ->capture_default_str();
+  app.add_option("--max-running-requests,--max-num-seqs", e.max_running, "sequences in one step")
+      ->check(CLI::Range(1, 4096))
+      ->capture_default_str();
+  app.add_option("--chunked-prefill-size,--max-num-batched-tokens", e.step_tokens, "rows of one step, decoding first")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--max-total-tokens", o.max_total_tokens, "tokens the cache holds; 0: what 1 GiB holds")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
+      ->capture_default_str();
+  app.add_option("--activation-dtype", o.activation, "activations between the steps of a layer")
+      ->check(CLI::IsMember({"bf16", "fp32"}))
+      ->capture_default_str();
+  app.add_option("--load-format", o.load_format, "auto: the checkpoint's weights; dummy: random ones of its shapes")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str();
+  app.add_flag("--deterministic", e.deterministic, "the same bits whatever else is in the batch");
+  app.add_flag("--reprove", e.reprove, "prove again, whatever was proved before");
+  add_backend(app, "--moe-runner-backend", o.moe, "the experts");
+  add_backend(app, "--fp4-gemm-backend", o.linear, "single matrix products");
+  add_backend(app, "--attention-backend", o.attention, "attention");
+  add_backend(app, "--linear-attn-backend", o.gdn, "gated delta-rule layers");
+}
+
+int parse_arguments(CLI::App& app, int argc, char** argv) {
+  app.allow_extras();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::CallForHelp& e) {
+    return app.exit(e);
+  } catch (const CLI::ParseError& e) {
+    return usage_error(app, e.what());
+  }
+  for (const std::string& extra : app.remaining()) {
+    const std::string flag = flag_of(extra);
+    for (const ForeignFlag& f : kForeign)
+      if (flag == f.name) return usage_error(app, fmt::format("{}: {}", flag, f.reason));
+    if (flag.starts_with("-") && flag.size() > 1)
+      return usage_error(app, fmt::format("{}: no such option; there are {}", flag, valid_flags(app)));
+    return usage_error(app, fmt::format("one argument too many: \"{}\"", extra));
+  }
+  return -1;
+}
+
+void resolve(ModelOptions& o) {
+  EngineOptions& e = o.engine;
+  e.model_path = find_model(o.model);
+  e.dummy_weights = o.load_format == "dummy";
+  e.activation = o.activation == "fp32" ? Activation::kF32 : Activation::kBf16;
+  e.cache_tokens = o.max_total_tokens;
+  const auto name = [](const std::string& given) { return given == "auto" ? std::string() : given; };
+  e.moe_backend = name(o.moe);
+  e.linear_backend = name(o.linear);
+  e.attention_backend = name(o.attention);
+  e.gdn_backend = name(o.gdn);
+}
+
+bool is_embedded(const ModelOptions& o) {
+  if (o.model.empty()) return true;
+  try {
+    std::error_code ec;
+    return std::filesystem::equivalent(o.engine.model_path, find_model(""), ec);
+  } catch (const Error&) {  // installed without its model
+    return false;
+  }
+}
+
+std::function<void(const std::string&, uint64_t, uint64_t)> progress_on_stderr() {
+  struct State {
+    std::string phase;
+    std::unique_ptr<Progress> bar;
+  };
+  return [state = std::make_shared<State>()](const std::string& phase, uint64_t done, uint64_t total) {
+    if (phase != state->phase) {
+      state->bar.reset();
+      state->bar = std::make_unique<Progress>(phase, total);
+      state->phase = phase;
+    }
+    state->bar->set(done);
+    if (done >= total) {
+      state->bar.reset();
+      state->phase.clear();
+    }
+  };
+}
+
+}  // namespace mettle

@@ -1,0 +1,36 @@
+// Options that every command with a model has: which one, how it is loaded, which backends may serve it.
+#pragma once
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/engine.h"
+
+namespace mettle {
+
+struct ModelOptions {
+  std::string model;  // as typed; empty: the embedded one
+  EngineOptions engine;
+
+  // Values that wait for resolve().
+  std::string load_format = "auto", activation = "bf16", moe = "auto", linear = "auto", attention = "auto",
+              gdn = "auto";
+  int64_t max_total_tokens = 0;
+};
+
+// Flags carry SGLang's names; vLLM's are second names of the same flag.
+void add_model_options(CLI::App& app, ModelOptions& options);
+
+// Parses argv. Returns -1 to go on, else the exit code: 0 after --help, 2 for a usage error, which is printed to
+// standard error: an unknown flag with the list of the valid ones, a flag of another server with the reason why it is
+// not here.
+int parse_arguments(CLI::App& app, int argc, char** argv);
+
+// Finds the model and fills options.engine. Fails with kBadModel or kInvalidRequest.
+void resolve(ModelOptions& options);
+bool is_embedded(const ModelOptions& options);  // after resolve()
+
+// Draws progress of proofs and loading on standard error.
+std::function<void(const std::string&, uint64_t, uint64_t)> progress_on_stderr();
+
+}  // namespace mettle

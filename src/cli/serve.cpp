@@ -1,0 +1,99 @@
+// mettle serve: binds, proves, loads, asks the canaries, says ready, serves until a signal, drains.
+#include <fmt/format.h>
+#include <sys/resource.h>
+
+#include <chrono>
+#include <cstdio>
+#include <memory>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/model_folder.h"
+#include "cli/command.h"
+#include "cli/model_options.h"
+#include "cli/signals.h"
+#include "server/api.h"
+#include "server/canary.h"
+#include "server/http.h"
+#include "server/text_model.h"
+
+namespace mettle {
+namespace {
+
+struct ServeOptions {
+  ModelOptions model;
+  HttpOptions http{.port = 30000};
+  std::string served_name, api_key, canary_file;
+  double drain_seconds = 30;
+};
+
+void add_options(CLI::App& app, ServeOptions& o) {
+  app.add_option("model,--model-path,--model", o.model.model,
+                 "folder, owner/name already downloaded, or nothing for the model that comes with mettle");
+  app.add_option("--host", o.http.host, "address to listen at")->capture_default_str();
+  app.add_option("--port", o.http.port, "port; 0 picks a free one")->capture_default_str();
+  app.add_option("--served-model-name", o.served_name, "name in /v1/models; default: the model's");
+  app.add_option("--api-key", o.api_key, "key that every request but health must carry");
+  add_model_options(app, o.model);
+  app.add_option("--max-queued-requests", o.model.engine.max_waiting, "requests that may wait; more get 429")
+      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->capture_default_str();
+  app.add_option("--seed,--random-seed", o.model.engine.dummy_seed, "of dummy weights")->capture_default_str();
+  app.add_option("--canary", o.canary_file, "JSON lines {\"messages\" or \"prompt\", \"expect\"} to ask before ready")
+      ->check(CLI::ExistingFile);
+  app.footer(
+      "Examples:\n"
+      "  mettle serve                          the model that comes with mettle, port 30000\n"
+      "  mettle serve /models/qwen --port 8000 --api-key secret\n"
+      "  curl localhost:30000/v1/chat/completions -H 'Content-Type: application/json' \\\n"
+      "       -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is 17 + 25?\"}]}'");
+}
+
+// Each connection is a file descriptor, and the usual soft limit of 1024 is less than what we accept.
+void raise_file_limit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
+  limit.rlim_cur = limit.rlim_max;
+  setrlimit(RLIMIT_NOFILE, &limit);
+}
+
+}  // namespace
+
+int command_serve(int argc, char** argv) {
+  ServeOptions o;
+  CLI::App app("OpenAI-compatible server", "serve");
+  add_options(app, o);
+  if (const int code = parse_arguments(app, argc, argv); code >= 0) return code;
+  resolve(o.model);
+  o.model.engine.on_progress = progress_on_stderr();
+  raise_file_limit();
+
+  // The port is taken before minutes go into proofs and loading.
+  std::unique_ptr<Api> api;
+  HttpServer http(o.http, [&api](const std::shared_ptr<Exchange>& exchange) { api->handle(exchange); });
+  if (!o.canary_file.empty()) read_canary_file(o.canary_file);
+  const ModelFolder folder = open_model_folder(o.model.engine.model_path);
+  const TextModel text(folder);
+  const std::unique_ptr<Engine> engine = Engine::start(o.model.engine);
+  log::info("{}", run_canary(*engine, text, {.embedded = is_embedded(o.model), .file = o.canary_file}));
+  api = std::make_unique<Api>(
+      ApiOptions{
+          .served_name = o.served_name, .api_key = o.api_key, .connections = [&http] { return http.connections(); }},
+      *engine, text);
+
+  signals::install(signals::Second::kExits);
+  http.start();
+  fmt::print("ready {}\n", http.url());
+  std::fflush(stdout);
+
+  signals::wait();
+  log::info("server: draining; a second signal ends at once");
+  api->drain();
+  http.drain();
+  engine->drain(o.drain_seconds);
+  http.stop(std::chrono::seconds(5));
+  log::info("server: stopped");
+  return 0;
+}
+
+}  // namespace mettle

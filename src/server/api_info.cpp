@@ -1,0 +1,138 @@
+// Routes that tell about the server and its model.
+#include <fmt/format.h>
+
+#include <cctype>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "ops/verdict.h"
+#include "server/api.h"
+#include "server/field_reader.h"
+#include "server/json_limits.h"
+
+namespace mettle {
+namespace {
+
+constexpr size_t kMaxDetokenize = 1'000'000;
+
+std::string dump(const Json& json) { return json.dump(-1, ' ', false, Json::error_handler_t::replace); }
+
+std::string percent_decoded(std::string_view text) {
+  const auto is_hex = [](char c) { return std::isxdigit(static_cast<unsigned char>(c)) != 0; };
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    if (text[i] == '%' && i + 2 < text.size() && is_hex(text[i + 1]) && is_hex(text[i + 2])) {
+      out += static_cast<char>(std::stoi(std::string(text.substr(i + 1, 2)), nullptr, 16));
+      i += 2;
+    } else {
+      out += text[i];
+    }
+  }
+  return out;
+}
+
+Json proof_json(const ProofEntry& e) {
+  Json us = Json::array();
+  for (const double v : e.us) us.push_back(v);
+  return {{"op", e.op},
+          {"backend", e.backend},
+          {"tactic", e.tactic},
+          {"problem", e.problem},
+          {"verdict", name_of(e.verdict.code)},
+          {"have", e.verdict.have},
+          {"need", e.verdict.need},
+          {"sentence", e.verdict.sentence},
+          {"remedy", e.verdict.remedy},
+          {"max_error", e.max_error},
+          {"bound", e.bound},
+          {"comparisons", e.comparisons},
+          {"us", std::move(us)}};
+}
+
+}  // namespace
+
+Json Api::model_json() const {
+  return {{"id", options_.served_name}, {"object", "model"},     {"created", started_},
+          {"owned_by", "mettle"},       {"root", model_.name()}, {"max_model_len", engine_.info().context_length}};
+}
+
+void Api::models(Call& call) {
+  answer(call, {.body = dump({{"object", "list"}, {"data", Json::array({model_json()})}})});
+}
+
+void Api::model(Call& call) {
+  static constexpr std::string_view kPrefix = "/v1/models/";
+  check_model(percent_decoded(std::string_view(call.request.path).substr(kPrefix.size())));
+  answer(call, {.body = dump(model_json())});
+}
+
+void Api::tokenize(Call& call) {
+  const int context = engine_.info().context_length;
+  const Json body = parse_json(call.request.body);
+  const FieldReader fields(body, "");
+  check_model(fields.text("model").value_or(""));
+  std::vector<int32_t> ids;
+  if (const auto prompt = fields.text("prompt")) {
+    ids = model_.tokenizer().encode(*prompt, AddedTokens::kAsTokens);
+  } else if (const Json* messages = fields.find("messages")) {
+    const Json* kwargs = fields.object("chat_template_kwargs");
+    ids =
+        model_.chat(normalise_messages(*messages), nullptr, kwargs != nullptr ? *kwargs : Json::object(), context).ids;
+  } else {
+    refuse_field("prompt", "is required, or messages");
+  }
+  answer(call, {.body = dump({{"tokens", ids}, {"count", ids.size()}, {"max_model_len", context}})});
+}
+
+void Api::detokenize(Call& call) {
+  const Json body = parse_json(call.request.body);
+  const FieldReader fields(body, "");
+  check_model(fields.text("model").value_or(""));
+  fields.need("tokens");
+  const Json& tokens = *fields.array("tokens");
+  if (tokens.size() > kMaxDetokenize)
+    refuse_field("tokens", fmt::format("must have at most {} entries", kMaxDetokenize), tokens);
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < tokens.size(); ++i)
+    ids.push_back(
+        static_cast<int32_t>(integer_of(tokens[i], fmt::format("tokens[{}]", i), 0, engine_.info().vocab_size - 1)));
+  answer(call, {.body = dump({{"prompt", model_.tokenizer().decode(ids, false)}})});
+}
+
+void Api::live(Call& call) {
+  const EngineStats stats = engine_.stats();
+  Json body = {{"status", stats.healthy ? "live" : "dead"}};
+  if (!stats.healthy) body["why"] = stats.unhealthy_why;
+  answer(call, {.status = stats.healthy ? 200 : 503, .body = dump(body)});
+}
+
+void Api::ready(Call& call) {
+  check_accepting();
+  answer(call, {.body = dump({{"status", "ready"}, {"model", options_.served_name}})});
+}
+
+void Api::metrics(Call& call) {
+  const int64_t connections = options_.connections ? options_.connections() : 0;
+  answer(call, {.body = metrics_.text(engine_.info(), engine_.stats(), connections),
+                .content_type = "text/plain; version=0.0.4; charset=utf-8"});
+}
+
+void Api::plan(Call& call) {
+  const EngineInfo& info = engine_.info();
+  Json proofs = Json::array();
+  for (const ProofEntry& e : info.proofs.entries) proofs.push_back(proof_json(e));
+  answer(call, {.body = dump({{"model", options_.served_name},
+                              {"architecture", info.architecture},
+                              {"activation", name_of(info.activation)},
+                              {"tp_size", info.tp_size},
+                              {"threads", info.threads},
+                              {"context_length", info.context_length},
+                              {"weight_bytes", info.weight_bytes},
+                              {"cache_bytes", info.cache_bytes},
+                              {"device", info.proofs.device},
+                              {"build", info.proofs.build},
+                              {"plan", info.plan},
+                              {"proofs", std::move(proofs)}})});
+}
+
+}  // namespace mettle
