@@ -15,23 +15,24 @@
 namespace mettle {
 
 struct EngineOptions {
-  std::string model_path;            // folder (find_model() was applied)
-  bool dummy_weights = false;        // --load-format dummy
+  std::string model_path;      // folder (find_model() was applied)
+  bool dummy_weights = false;  // --load-format dummy
   uint64_t dummy_seed = 1;
-  int threads = 0;                   // 0: usable cores; shared by the ranks
+  int threads = 0;  // 0: usable cores; shared by the ranks
   int tp_size = 1;
-  int context_length = 0;            // 0: the model's, limited by memory
-  int max_running = 64;              // sequences in one step
-  int step_tokens = 512;             // rows of one step: decode rows first, the rest prefill chunks
-  int64_t cache_tokens = 0;          // paged cache capacity in tokens; 0: from cache_bytes
+  int context_length = 0;                  // 0: the model's, limited by memory
+  int max_running = 64;                    // sequences in one step
+  int step_tokens = 512;                   // rows of one step: decode rows first, the rest prefill chunks
+  int64_t cache_tokens = 0;                // paged cache capacity in tokens; 0: from cache_bytes
   int64_t cache_bytes = int64_t{1} << 30;  // for paged blocks and state slots
   Activation activation = Activation::kBf16;
   bool deterministic = false;
-  int64_t max_waiting = 1024;        // requests; more are refused with kBusy
+  int64_t max_waiting = 1024;  // requests; more are refused with kBusy
+  int usable_vocab = 0;        // ids below this may be generated (the rest is padding); 0: all
   std::string moe_backend, linear_backend, attention_backend, gdn_backend;  // empty: auto; a name never falls back
-  std::string cache_folder;          // of verdicts; see ProveOptions
+  std::string cache_folder;                                                 // of verdicts; see ProveOptions
   bool reprove = false;
-  std::vector<std::string> child_argv;  // see ProveOptions
+  std::vector<std::string> child_argv;                                                       // see ProveOptions
   std::function<void(const std::string& phase, uint64_t done, uint64_t total)> on_progress;  // prove, load
 };
 
@@ -40,23 +41,23 @@ struct SamplingParams {
   int top_k = 0;  // 0: all
   double repetition = 1, presence = 0, frequency = 0;
   std::vector<std::pair<int32_t, float>> logit_bias;
-  std::optional<uint64_t> seed;  // absent: drawn
-  int max_tokens = 16;           // >= 1; clipped to what the context leaves
-  int min_tokens = 0;            // stop ids are forbidden before that many tokens
-  std::vector<int32_t> stop_ids; // besides the model's end-of-sequence ids
+  std::optional<uint64_t> seed;   // absent: drawn
+  int max_tokens = 16;            // >= 1; clipped to what the context leaves
+  int min_tokens = 0;             // stop ids are forbidden before that many tokens
+  std::vector<int32_t> stop_ids;  // besides the model's end-of-sequence ids
   bool ignore_eos = false;
-  int top_logprobs = -1;         // -1: none wanted; 0..20 alternatives
+  int top_logprobs = -1;  // -1: none wanted; 0..20 alternatives
 };
 
 enum class Finish : uint8_t { kNone, kStop, kLength, kCancelled, kError };
 
 struct TokenEvent {
-  int32_t token = -1;            // -1 in a final event that carries no token
+  int32_t token = -1;  // -1 in a final event that carries no token
   float logprob = 0;
   std::vector<std::pair<int32_t, float>> top;  // alternatives, best first
-  Finish finish = Finish::kNone; // other than kNone: the last event of the request
-  int32_t stop_token = -1;       // kStop: the id that stopped it (not delivered as a token)
-  std::string error;             // kError: what happened
+  Finish finish = Finish::kNone;               // other than kNone: the last event of the request
+  int32_t stop_token = -1;                     // kStop: the id that stopped it (not delivered as a token)
+  std::string error;                           // kError: what happened
 };
 
 // Called on the engine's thread, in order, never after the final event: hand over, do not work.
@@ -70,7 +71,7 @@ struct EngineInfo {
   Activation activation = Activation::kBf16;
   int tp_size = 1, threads = 1;
   bool dummy_weights = false;
-  std::string plan;       // the memory plan and the chosen backends, as text
+  std::string plan;  // the memory plan and the chosen backends, as text
   ProofReport proofs;
   double load_seconds = 0, prove_seconds = 0;
 };
@@ -91,8 +92,8 @@ class Engine {
   virtual ~Engine() = default;
 
   virtual const EngineInfo& info() const = 0;
-  // Returns the request's id. Fails with kInvalidRequest (empty prompt, id out of range, prompt + 1 > context, values out
-  // of range: param names the field as the OpenAI API does) or kBusy.
+  // Returns the request's id. Fails with kInvalidRequest (empty prompt, id out of range, prompt + 1 > context, values
+  // out of range: param names the field as the OpenAI API does) or kBusy.
   virtual uint64_t submit(std::vector<int32_t> prompt, const SamplingParams& params, OnToken on_token) = 0;
   // Takes effect within one step; the final event has kCancelled. Unknown or finished ids are ignored.
   virtual void cancel(uint64_t id) = 0;

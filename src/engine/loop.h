@@ -1,0 +1,79 @@
+// The engine proper: takes requests from any thread, runs steps on its own, tells each request how it goes.
+#pragma once
+#include <condition_variable>
+#include <mutex>
+#include <span>
+#include <thread>
+#include <unordered_set>
+#include <vector>
+
+#include "engine/probe.h"
+#include "engine/runner.h"
+#include "engine/scheduler.h"
+
+namespace mettle {
+
+// Everything that start() made.
+struct EngineParts {
+  EngineInfo info;
+  SchedulerOptions scheduler;
+  std::unique_ptr<Runner> runner;
+  SampleProblem sample_problem;
+  Choices<SampleOp> sample_choices;
+  Probe probe;
+};
+
+class EngineLoop : public Engine {
+ public:
+  explicit EngineLoop(EngineParts parts);
+  ~EngineLoop() override;  // every request that is left ends with kCancelled
+
+  const EngineInfo& info() const override { return parts_.info; }
+  uint64_t submit(std::vector<int32_t> prompt, const SamplingParams& params, OnToken on_token) override;
+  void cancel(uint64_t id) override;
+  EngineStats stats() const override;
+  void drain(double seconds) override;
+
+ private:
+  void loop();
+  bool take_requests();  // waits for work; false: stop
+  void step();
+  void run_model(std::span<const ScheduledRows> rows);
+  void sample(std::span<const ScheduledRows> rows);
+  void publish(Sequence& sequence, const SampleResult& result);
+  void finish(uint64_t id, const TokenEvent& event);
+  void tell(const Sequence& sequence, const TokenEvent& event);
+  void finish_all(Finish why, const std::string& error);
+  void update_gauges();
+
+  EngineParts parts_;
+  Scheduler scheduler_;
+
+  // Of the engine's thread; sized once.
+  std::vector<int32_t> ids_, logit_rows_;
+  std::vector<BatchSequence> batch_;
+  std::vector<Sequence*> chosen_;   // sequences whose next token is chosen in this step, as logit_rows_
+  std::vector<uint64_t> step_ids_;  // requests of this step: its sequences may be gone when it fails
+  std::vector<ProbedRow> probed_;
+  std::vector<SampleRow> sample_rows_;
+  std::vector<SampleResult> sample_results_;
+  Buffer logits_, sample_ws_;
+  EngineStats counted_;  // published under the lock
+
+  // Shared with callers.
+  mutable std::mutex mutex_;
+  std::condition_variable work_, idle_;
+  std::vector<std::unique_ptr<Sequence>> arrived_;
+  std::vector<uint64_t> cancelled_;
+  EngineStats stats_;
+  uint64_t next_id_ = 1;
+  uint64_t next_seed_;
+  int64_t open_ = 0;  // accepted, not ended
+  bool draining_ = false, cancel_all_ = false, stop_ = false;
+
+  std::vector<std::unique_ptr<Sequence>> taken_;  // of the engine's thread: arrived_ and cancelled_ as taken
+  std::vector<uint64_t> taken_cancels_;
+  std::thread thread_;
+};
+
+}  // namespace mettle

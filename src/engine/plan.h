@@ -1,0 +1,42 @@
+// The memory plan: what goes where, before anything is read. Refuses, with numbers, what cannot work.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "engine/engine.h"
+#include "models/model.h"
+
+namespace mettle {
+
+inline constexpr int kBlockSize = 16;  // positions of a paged block
+
+struct CacheBytes {  // of all ranks together
+  int64_t per_token = 0, per_slot = 0;
+};
+CacheBytes cache_bytes_of(std::span<const std::unique_ptr<Model>> ranks);
+
+struct CachePlan {
+  int context = 0;      // tokens of one sequence at most
+  int max_running = 0;  // state slots may allow fewer than the options
+  int64_t blocks = 0, slots = 0;
+  int64_t kv_bytes = 0, state_bytes = 0;
+};
+// Fails with kDevice when the cache cannot hold one context that was asked for.
+CachePlan plan_caches(const EngineOptions& options, const ModelInfo& info, const CacheBytes& bytes);
+
+struct MemoryPlan {
+  WeightBytes weights;
+  int64_t scratch_bytes = 0;
+  CachePlan caches;
+  int64_t available = 0;  // now, on this machine
+  int64_t total() const { return weights.total() + scratch_bytes + caches.kv_bytes + caches.state_bytes; }
+  std::string text() const;
+};
+// Fails with kDevice when more is planned than there is.
+void check_memory(const MemoryPlan& plan);
+
+// What this process may still take: MemAvailable, or what its cgroup leaves if that is less.
+int64_t available_memory();
+
+}  // namespace mettle

@@ -1,0 +1,26 @@
+// What tests need and users do not: a look at the logits, and an engine without proofs.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "engine/engine.h"
+#include "models/choice_source.h"
+#include "tensor/tensor_view.h"
+
+namespace mettle {
+
+struct ProbedRow {
+  uint64_t request = 0;
+  int position = 0;  // of the token whose successor is chosen
+};
+
+struct Probe {
+  // On the engine's thread, before sampling: rows[i] is row i of logits [rows, vocab] f32. It may change them or throw.
+  std::function<void(std::span<const ProbedRow> rows, const TensorView& logits)> on_logits;
+  std::shared_ptr<ChoiceSource> choices;  // null: from proofs, as Engine::start does
+};
+
+std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe);
+
+}  // namespace mettle

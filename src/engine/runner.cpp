@@ -1,0 +1,95 @@
+#include "engine/runner.h"
+
+#include <algorithm>
+
+#include "base/error.h"
+#include "models/block.h"
+
+namespace mettle {
+namespace {
+
+Shape with_front(std::initializer_list<int64_t> front, const Shape& rest) {
+  Shape shape;
+  for (const int64_t size : front) shape.size[static_cast<size_t>(shape.rank++)] = size;
+  CHECK(shape.rank + rest.rank <= 4, "cache entry of rank " + std::to_string(rest.rank));
+  for (int i = 0; i < rest.rank; ++i) shape.size[static_cast<size_t>(shape.rank++)] = rest[i];
+  return shape;
+}
+
+}  // namespace
+
+Runner::Runner(std::vector<std::unique_ptr<Model>> ranks, int threads_per_rank)
+    : ranks_(std::move(ranks)), comm_(static_cast<int>(ranks_.size())) {
+  for (size_t r = 0; r < ranks_.size(); ++r) teams_.push_back(std::make_unique<ThreadTeam>(threads_per_rank));
+}
+
+Runner::~Runner() {
+  {
+    const std::lock_guard lock(mutex_);
+    stop_ = true;
+    changed_.notify_all();
+  }
+  for (std::thread& t : threads_) t.join();
+}
+
+void Runner::ready(int rows, int logit_rows, int64_t blocks, int block_size, int64_t slots) {
+  for (size_t r = 0; r < ranks_.size(); ++r) {
+    std::vector<TensorView> views;
+    for (const CacheEntry& entry : ranks_[r]->caches()) {
+      const bool paged = entry.kind == CacheEntry::Kind::kPaged;
+      const Shape shape = paged ? with_front({blocks, block_size}, entry.shape) : with_front({slots}, entry.shape);
+      caches_.emplace_back(static_cast<size_t>(shape.elements()) * size_of(entry.dtype));
+      views.push_back(view_of(caches_.back().data(), entry.dtype, shape));
+    }
+    ranks_[r]->ready({.rows = rows, .logit_rows = logit_rows, .team_members = teams_[r]->members()}, std::move(views),
+                     comm_);
+  }
+  for (size_t r = 1; r < ranks_.size(); ++r) threads_.emplace_back([this, r] { work(r); });
+}
+
+void Runner::run_rank(size_t rank, const Step& step) {
+  try {
+    Stream stream{teams_[rank].get()};
+    ranks_[rank]->forward(step, stream);
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    if (!error_) error_ = std::current_exception();
+    comm_.abort();
+  }
+}
+
+void Runner::run(const Step& step) {
+  if (ranks_.size() > 1) {
+    const std::lock_guard lock(mutex_);
+    step_ = &step;
+    busy_ = static_cast<int>(ranks_.size()) - 1;
+    ++epoch_;
+    changed_.notify_all();
+  }
+  run_rank(0, step);
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return busy_ == 0; });
+  if (!error_) return;
+  const std::exception_ptr error = std::exchange(error_, nullptr);
+  comm_.reset();
+  std::rethrow_exception(error);
+}
+
+void Runner::work(size_t rank) {
+  uint64_t seen = 0;
+  for (;;) {
+    const Step* step = nullptr;
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return stop_ || epoch_ != seen; });
+      if (stop_) return;
+      seen = epoch_;
+      step = step_;
+    }
+    run_rank(rank, *step);
+    const std::lock_guard lock(mutex_);
+    if (--busy_ == 0) changed_.notify_all();
+  }
+}
+
+}  // namespace mettle

@@ -1,0 +1,166 @@
+// From options to a running engine: plan, prove, choose, load.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "checkpoint/model_folder.h"
+#include "engine/choices.h"
+#include "engine/loop.h"
+#include "engine/plan.h"
+#include "models/registry.h"
+
+namespace mettle {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
+
+void check_option(const char* name, int64_t value, int64_t least, int64_t most) {
+  if (value < least || value > most)
+    fail(Code::kInvalidRequest, fmt::format("{}: must be in {}..{}, got {}", name, least, most, value));
+}
+
+void check_options(const EngineOptions& o) {
+  check_option("threads", o.threads, 0, 1024);
+  check_option("tp_size", o.tp_size, 1, 64);
+  check_option("context_length", o.context_length, 0, 1 << 24);
+  check_option("max_running", o.max_running, 1, 4096);
+  // A deterministic step always has room for one whole chunk beside the decode rows.
+  check_option("step_tokens", o.step_tokens, o.deterministic ? o.max_running + kChunkGrid : 1, 1 << 16);
+  check_option("cache_tokens", o.cache_tokens, 0, int64_t{1} << 40);
+  check_option("cache_bytes", o.cache_bytes, 1, int64_t{1} << 50);
+  check_option("max_waiting", o.max_waiting, 1, 1 << 20);
+}
+
+struct Ranks {
+  std::vector<std::unique_ptr<Model>> models;
+  std::vector<AnyProblem> problems;  // of all ranks, each once
+  WeightBytes weights;
+};
+
+Ranks make_ranks(const EngineOptions& options, const nlohmann::json& config, WeightSource& source) {
+  Ranks ranks;
+  for (int rank = 0; rank < options.tp_size; ++rank) {
+    ranks.models.push_back(make_model(
+        config, source,
+        {.activation = options.activation, .rank = rank, .ranks = options.tp_size, .block_size = kBlockSize}));
+    const WeightBytes bytes = ranks.models.back()->weight_bytes();
+    for (size_t f = 0; f < bytes.by_format.size(); ++f) ranks.weights.by_format[f] += bytes.by_format[f];
+    for (const AnyProblem& problem : ranks.models.back()->problems())
+      if (std::find(ranks.problems.begin(), ranks.problems.end(), problem) == ranks.problems.end())
+        ranks.problems.push_back(problem);
+  }
+  return ranks;
+}
+
+ProofReport prove_all(const EngineOptions& options, std::span<const AnyProblem> problems, int threads_per_rank) {
+  ProveOptions prove_options{.device = this_cpu(),
+                             .threads = threads_per_rank,
+                             .child_argv = options.child_argv,
+                             .cache_folder = options.cache_folder,
+                             .reprove = options.reprove};
+  if (options.on_progress)
+    prove_options.on_progress = [&](size_t done, size_t total, const ProofEntry&) {
+      options.on_progress("prove", done, total);
+    };
+  return prove(problems, prove_options);
+}
+
+void load(const EngineOptions& options, Ranks& ranks, WeightSource& source) {
+  const int64_t total = ranks.weights.total();
+  int64_t before = 0;
+  for (const auto& model : ranks.models) {
+    model->load(source, [&](int64_t loaded) {
+      if (options.on_progress)
+        options.on_progress("load", static_cast<uint64_t>(before + loaded), static_cast<uint64_t>(total));
+    });
+    before += model->weight_bytes().total();
+  }
+  source.finish();
+}
+
+}  // namespace
+
+std::unique_ptr<Engine> Engine::start(const EngineOptions& options) { return start_probed(options, {}); }
+
+std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) {
+  check_options(options);
+  const ModelFolder folder = open_model_folder(options.model_path);
+  const std::unique_ptr<WeightSource> source = options.dummy_weights ? dummy_weights(folder.config, options.dummy_seed)
+                                                                     : open_weights(folder.path, folder.config);
+  Ranks ranks = make_ranks(options, folder.config, *source);
+  const ModelInfo model = ranks.models.front()->info();
+  const int threads = options.threads > 0 ? options.threads : usable_cores();
+  const int threads_per_rank = std::max(threads / options.tp_size, 1);
+
+  EngineParts parts;
+  const int usable = options.usable_vocab > 0 ? std::min(options.usable_vocab, model.vocab) : model.vocab;
+  parts.sample_problem = {.vocab = model.vocab, .usable = usable};
+  ranks.problems.emplace_back(parts.sample_problem);
+
+  EngineInfo& info = parts.info;
+  const auto prove_start = Clock::now();
+  std::unique_ptr<ChoiceSource> proved;
+  if (probe.choices == nullptr) {
+    info.proofs = prove_all(options, ranks.problems, threads_per_rank);
+    proved = proved_choices(info.proofs, options);
+  }
+  EngineChoices choices(probe.choices != nullptr ? *probe.choices : *proved, options.deterministic);
+  for (const auto& rank : ranks.models) rank->choose(choices);
+  parts.sample_choices = choices.choose(parts.sample_problem);
+  info.prove_seconds = seconds_since(prove_start);
+
+  MemoryPlan plan{.weights = ranks.weights,
+                  .caches = plan_caches(options, model, cache_bytes_of(ranks.models)),
+                  .available = available_memory()};
+  const StepLimits limits{
+      .rows = options.step_tokens, .logit_rows = plan.caches.max_running, .team_members = threads_per_rank};
+  for (const auto& rank : ranks.models) plan.scratch_bytes += static_cast<int64_t>(rank->scratch_bytes(limits));
+  plan.scratch_bytes += int64_t{limits.logit_rows} * model.vocab * static_cast<int64_t>(sizeof(float));
+  info.plan =
+      fmt::format("plan of {}: {}, {} layers, {} activations, {} ranks of {} threads, context {}\n{}backends\n{}",
+                  folder.name, model.architecture, model.layers, name_of(options.activation), options.tp_size,
+                  threads_per_rank, plan.caches.context, plan.text(), choices.text());
+  log::info("{}", info.plan);
+  check_memory(plan);
+
+  const auto load_start = Clock::now();
+  load(options, ranks, *source);
+  info.load_seconds = seconds_since(load_start);
+
+  info.model_name = folder.name;
+  info.architecture = model.architecture;
+  info.vocab_size = model.vocab;
+  info.context_length = plan.caches.context;
+  info.layers = model.layers;
+  for (const int32_t id : folder.eos_ids)
+    if (id >= 0 && id < model.vocab) info.eos_ids.push_back(id);
+  info.weight_bytes = ranks.weights.total();
+  info.cache_bytes = plan.caches.kv_bytes + plan.caches.state_bytes;
+  info.blocks = plan.caches.blocks;
+  info.block_size = kBlockSize;
+  info.state_slots = plan.caches.slots;
+  info.activation = options.activation;
+  info.tp_size = options.tp_size;
+  info.threads = threads;
+  info.dummy_weights = source->is_dummy();
+
+  parts.scheduler = {.max_running = plan.caches.max_running,
+                     .step_tokens = options.step_tokens,
+                     .block_size = kBlockSize,
+                     .needs_slots = plan.caches.slots > 0,
+                     .deterministic = options.deterministic,
+                     .blocks = plan.caches.blocks,
+                     .slots = plan.caches.slots,
+                     .max_waiting = options.max_waiting};
+  parts.runner = std::make_unique<Runner>(std::move(ranks.models), threads_per_rank);
+  parts.runner->ready(limits.rows, limits.logit_rows, plan.caches.blocks, kBlockSize, plan.caches.slots);
+  parts.probe = std::move(probe);
+  return std::make_unique<EngineLoop>(std::move(parts));
+}
+
+}  // namespace mettle
