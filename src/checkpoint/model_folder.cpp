@@ -20,8 +20,14 @@ constexpr size_t kMaxTemplateBytes = size_t{1} << 20;
 constexpr JsonLimits kSmallFile{.bytes = size_t{1} << 20, .depth = 32};
 constexpr int64_t kMaxTokenId = (int64_t{1} << 31) - 1;
 
+// Only regular files: opening a pipe would wait for somebody to write into it.
+bool is_file(const std::string& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
 json read_optional(const std::string& path, JsonLimits limits = {}) {
-  return fs::exists(path) ? read_json_object(path, limits) : json::object();
+  return is_file(path) ? read_json_object(path, limits) : json::object();
 }
 
 // hf_quant_config.json of ModelOpt, in the form that config.json has it.
@@ -87,8 +93,8 @@ void add_tokenizer_eos(ModelFolder& folder, const json& config, const std::strin
 
 std::string chat_template_of(const std::string& folder, const json& tokenizer_config) {
   const std::string own = folder + "/chat_template.jinja", wrapped = folder + "/chat_template.json";
-  if (fs::exists(own)) return read_file(own, kMaxTemplateBytes);
-  if (fs::exists(wrapped)) {
+  if (is_file(own)) return read_file(own, kMaxTemplateBytes);
+  if (is_file(wrapped)) {
     const json file = read_json_object(wrapped, {.bytes = kMaxTemplateBytes, .depth = 8});
     return ConfigReader(file, wrapped).text("chat_template", "");
   }
@@ -121,18 +127,17 @@ std::string name_of_folder(const fs::path& path) {
 
 ModelFolder open_model_folder(const std::string& path) {
   std::error_code error;
-  fs::path real = fs::canonical(path, error);
-  if (error || !fs::is_directory(real))
-    fail(Code::kBadModel,
-         fmt::format("{}: must be a folder with config.json, {}", path, error ? error.message() : "is not a folder"));
+  fs::path real = fs::absolute(path, error).lexically_normal();
+  if (!real.has_filename()) real = real.parent_path();  // "folder/"
+  if (!fs::is_directory(real, error)) fail(Code::kBadModel, fmt::format("{}: must be a folder with config.json", path));
   ModelFolder folder;
   folder.path = real.string();
   folder.name = name_of_folder(real);
   const std::string config_path = folder.path + "/config.json";
-  if (!fs::exists(config_path)) fail(Code::kBadModel, fmt::format("{}: is missing", config_path));
+  if (!is_file(config_path)) fail(Code::kBadModel, fmt::format("{}: is missing or no file", config_path));
   folder.config = read_json_object(config_path);
   const std::string quantization_path = folder.path + "/hf_quant_config.json";
-  if (!has_quantization(folder.config) && fs::exists(quantization_path))
+  if (!has_quantization(folder.config) && is_file(quantization_path))
     folder.config["quantization_config"] = quantization_of(quantization_path);
 
   const ConfigReader config(folder.config, "config");
@@ -150,7 +155,7 @@ ModelFolder open_model_folder(const std::string& path) {
   if (folder.chat_template.size() > kMaxTemplateBytes)
     fail(Code::kBadModel, fmt::format("{}: chat template must be at most {} bytes, has {}", folder.path,
                                       kMaxTemplateBytes, folder.chat_template.size()));
-  if (fs::exists(folder.path + "/tokenizer.json")) folder.tokenizer_path = folder.path + "/tokenizer.json";
+  if (is_file(folder.path + "/tokenizer.json")) folder.tokenizer_path = folder.path + "/tokenizer.json";
   return folder;
 }
 

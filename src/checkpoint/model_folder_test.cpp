@@ -1,6 +1,7 @@
 #include "checkpoint/model_folder.h"
 
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <cstdlib>
 
@@ -85,6 +86,9 @@ TEST(ModelFolder, ConfigIsRequiredAndLimited) {
   const TemporaryFolder f;
   expect_error(Code::kBadModel, {"config.json", "missing"}, [&] { open_model_folder(f.path()); });
   expect_error(Code::kBadModel, {"/nowhere/at/all"}, [] { open_model_folder("/nowhere/at/all"); });
+  ASSERT_EQ(mkfifo((f.path() + "/config.json").c_str(), 0600), 0);  // nobody writes: opening it would wait for ever
+  expect_error(Code::kBadModel, {"config.json", "no file"}, [&] { open_model_folder(f.path()); });
+  fs::remove(f.path() + "/config.json");
   const auto refused = [&](const std::string& text, std::initializer_list<std::string> pieces) {
     f.write("config.json", text);
     expect_error(Code::kBadModel, pieces, [&] { open_model_folder(f.path()); });
@@ -96,6 +100,15 @@ TEST(ModelFolder, ConfigIsRequiredAndLimited) {
   refused("{\"a\": \"" + std::string(17 << 20, 'x') + "\"}", {"at most 16777216 bytes"});
   refused("{\"text_config\": 3}", {"config.text_config: must be an object, got 3"});
   refused("{\"a\": \"\xFF\"}", {"not valid JSON"});
+}
+
+TEST(ModelFolder, IsNamedByItsPath) {
+  const TemporaryFolder f;
+  f.write("some/config.json", "{}");
+  fs::create_symlink(f.path() + "/some", f.path() + "/link");
+  EXPECT_EQ(open_model_folder(f.path() + "/some/").name, "some");
+  EXPECT_EQ(open_model_folder(f.path() + "/some/../some/.").name, "some");
+  EXPECT_EQ(open_model_folder(f.path() + "/link").name, "link");
 }
 
 TEST(ModelFolder, ChatTemplateSources) {

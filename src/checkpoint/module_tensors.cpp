@@ -42,17 +42,26 @@ void classify_nvfp4(ModuleTensors& m, std::string_view scale_name, std::string_v
   }
 }
 
-bool is_block_grid(const StoredTensor& scale, const ModuleTensors& m) {
-  const auto blocks = [](int64_t n) { return (n + 127) / 128; };
-  std::vector<int64_t> want, have;
-  for (size_t i = 0; i < m.weight->shape.size(); ++i) {
-    const int64_t size = m.weight->shape[i];
-    want.push_back(i + 2 < m.weight->shape.size() ? size : blocks(size));
-  }
-  for (const int64_t size : scale.shape)
-    if (size != 1) have.push_back(size);
-  std::erase(want, 1);
-  return want == have;
+// The sizes of a scale for each 128 x 128 weights.
+std::vector<int64_t> block_grid(const ModuleTensors& m) {
+  std::vector<int64_t> grid = m.weight->shape;
+  for (size_t i = grid.size() - std::min<size_t>(grid.size(), 2); i < grid.size(); ++i) grid[i] = (grid[i] + 127) / 128;
+  return grid;
+}
+
+// compressed-tensors calls the scales of blocks weight_scale, as it does those of a tensor and of channels; ModelOpt
+// does too, with ones between the sizes.
+bool has_block_scales(const ModuleTensors& m) {
+  const auto count = static_cast<int64_t>(m.scale->bytes / size_of(m.scale->dtype));
+  const std::vector<int64_t> grid = block_grid(m);
+  if (count == 1) return false;
+  if (m.scale->shape == grid) return true;
+  if (count == m.rows()) return false;
+  const auto without_ones = [](std::vector<int64_t> sizes) {
+    std::erase(sizes, 1);
+    return sizes;
+  };
+  return without_ones(m.scale->shape) == without_ones(grid);
 }
 
 void classify_fp8(ModuleTensors& m, const StoredTensor* scale, const StoredTensor* inverse,
@@ -71,10 +80,7 @@ void classify_fp8(ModuleTensors& m, const StoredTensor* scale, const StoredTenso
     m.damaged = fmt::format("{}: must be a float type, is {}", m.scale->name, described(*m.scale));
     return;
   }
-  // One scale, or one per row, is per tensor or channel; compressed-tensors calls block scales weight_scale too.
-  const int64_t count = static_cast<int64_t>(m.scale->bytes / size_of(m.scale->dtype));
-  if (inverse == nullptr && count != 1 && count != m.rows() && is_block_grid(*m.scale, m))
-    m.format = WeightFormat::kFp8Block;
+  if (inverse == nullptr && has_block_scales(m)) m.format = WeightFormat::kFp8Block;
 }
 
 void classify(ModuleTensors& m, const Safetensors& file, const std::string& prefix, bool packed) {

@@ -9,7 +9,7 @@
 namespace mettle {
 namespace {
 
-constexpr uint32_t kMaxSteps = 100'000;
+constexpr uint32_t kMaxSteps = 10'000;
 constexpr size_t kMaxPattern = 4096;
 
 // The set at glob[at] == '[': whether it holds c; `at` moves behind the ']'. A '[' without ']' is itself.

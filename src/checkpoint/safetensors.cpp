@@ -31,6 +31,12 @@ namespace {
 
 constexpr JsonLimits kIndexLimits{.bytes = size_t{128} << 20, .depth = 8};
 
+// Only regular files: opening a pipe would wait for somebody to write into it.
+bool is_file(const std::string& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
 std::string weight_files_in(const std::string& folder) {
   std::vector<std::string> names;
   std::error_code error;
@@ -68,8 +74,8 @@ std::map<std::string, std::string, std::less<>> read_index(const std::string& pa
 
 Safetensors Safetensors::open(const std::string& folder) {
   const std::string single = folder + "/model.safetensors", index = single + ".index.json";
-  if (fs::exists(single)) return open_file(single);
-  if (!fs::exists(index))
+  if (is_file(single)) return open_file(single);
+  if (!is_file(index))
     fail(Code::kBadModel, fmt::format("{}: must hold model.safetensors or model.safetensors.index.json, found {}",
                                       folder, weight_files_in(folder)));
   const auto map = read_index(index);
@@ -77,7 +83,7 @@ Safetensors Safetensors::open(const std::string& folder) {
   std::set<std::string> shards;
   for (const auto& [tensor, file] : map) shards.insert(file);
   for (const std::string& shard : shards) {
-    if (!fs::exists(folder + "/" + shard))
+    if (!is_file(folder + "/" + shard))
       fail(Code::kBadModel, fmt::format("{}/{}: shard named by {} is missing ({} shards named)", folder, shard,
                                         fs::path(index).filename().string(), shards.size()));
     s.add_file(folder + "/" + shard);

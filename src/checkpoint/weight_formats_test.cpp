@@ -213,6 +213,18 @@ TEST(WeightFormats, FusedExperts) {
   source->finish();
 }
 
+TEST(WeightFormats, BlockScalesAreToldFromChannelScalesByTheirShape) {
+  Toy t;
+  const Written block = t.fp8_block("block", 4, 512, ".weight_scale");  // as many blocks as rows: [1, 4]
+  const Written channel = t.fp8("channel", 4, 512, true);               // [4, 1]
+  const std::string codes = t.e4m3_codes(256 * 256);
+  t.file.add("spread.weight", "F8_E4M3", {256, 256}, codes).add_f32("spread.weight_scale", {2, 1, 2, 1}, {1, 2, 3, 4});
+  const auto source = t.open();
+  expect_equal(source->matrix("block", 4, 512), block);
+  expect_equal(source->matrix("channel", 4, 512), channel);
+  EXPECT_EQ(source->matrix("spread", 256, 256).at(200, 100), e4m3_at(codes, 200 * 256 + 100) * 3);
+}
+
 TEST(WeightFormats, AnUnalignedTensorIsStillAligned) {
   ToyCheckpoint c;
   c.add("a.weight", "U8", {1}, "x").add_bf16("b.weight", {1, 3}, {1, 2, 3});
