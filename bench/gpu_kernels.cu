@@ -1,7 +1,7 @@
-// Proves and times the CUDA kernels on the device at hand: `gpu_kernels [--json FILE] [--quick]`.
-// Proof: float64 oracle on raw weights, element rule of the judge on every row, NaN neighbours, guard bands, two runs
-// and a graph replay bitwise. Timing: CUDA graphs over rotating weights (the L2 is cold), medians of replays. Exit code
-// 1 when a proof fails.
+// Proves and times the CUDA kernels on the device at hand: `gpu_kernels [--json FILE] [--proofs]` (--proofs: no
+// timing). Proof: float64 oracle on raw weights, element rule of the judge on every row, NaN neighbours, guard bands,
+// two runs and a graph replay bitwise. Timing: CUDA graphs over rotating weights (the L2 is cold), medians of replays.
+// Exit code 1 when a proof fails.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -539,8 +539,15 @@ void write_json(const char* path) {
 
 int run(int argc, char** argv) {
   const char* json = nullptr;
-  for (int i = 1; i + 1 < argc; ++i)
-    if (std::strcmp(argv[i], "--json") == 0) json = argv[i + 1];
+  bool timing = true;
+  for (int i = 1; i < argc; ++i) {
+    if (std::strcmp(argv[i], "--json") == 0 && i + 1 < argc)
+      json = argv[++i];
+    else if (std::strcmp(argv[i], "--proofs") == 0)
+      timing = false;
+    else
+      fail(Code::kInvalidRequest, std::string(argv[i]) + ": known are --json FILE and --proofs");
+  }
   std::mt19937 random(11);
   for (const WeightFormat f : {WeightFormat::kNvfp4, WeightFormat::kFp8, WeightFormat::kBf16})
     for (const auto& [out, in] :
@@ -559,7 +566,7 @@ int run(int argc, char** argv) {
   wide.renormalise = false;
   std::printf("%s worst %.3f of %.0f sigmas\n", wide.text().c_str(), prove_moe(wide, random), judge::kElement);
   std::printf("proofs: %d failures, %llu comparisons\n", g_failures, static_cast<unsigned long long>(g_comparisons));
-  if (g_failures == 0) {
+  if (g_failures == 0 && timing) {
     time_linear("nvfp4_12288x4096", WeightFormat::kNvfp4, 12288, 4096);
     time_linear("nvfp4_head_248320x2048", WeightFormat::kNvfp4, 248320, 2048);
     time_linear("fp8_qkv_z_12288x2048", WeightFormat::kFp8, 12288, 2048);

@@ -1,6 +1,7 @@
-// moe for few rows (1..32) in four launches: router product (linear_bf16_mma), choice of experts, gate_up + SwiGLU,
-// down + combine. Each active expert's weights are read once whatever the routing. NVFP4 routed and shared experts in
-// p64 layout (gate_up with RowOrder::kGateUp). Deterministic; a row's result does not depend on its neighbours.
+// moe for few rows (1..32): router product (linear_bf16_mma), choice of experts (a single row: inside the next kernel),
+// gate_up + SwiGLU, down, combine (one or two rows: one kernel). Each active expert's weights are read once whatever
+// the routing. NVFP4 routed and shared experts in p64 layout (gate_up with RowOrder::kGateUp). Deterministic; a row's
+// result does not depend on its neighbours.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -21,14 +22,17 @@ struct ExpertBank {
   int64_t scale_stride = 0;    // floats
 };
 
-// Which experts are active and which rows each takes; made by moe_choose. A slot is an active expert, in id order; the
-// rows of a slot are in row order. position = index among all (row, choice) pairs, grouped by slot.
+// Which experts are active and which rows each takes; made by moe_choose. A slot is an active expert, in id order; its
+// rows are the bits of mask, in row order. position = index among all (row, choice) pairs, grouped by slot.
+struct alignas(16) MoeSlot {
+  int32_t expert, begin;  // begin: position of its first row
+  uint32_t mask;
+  int32_t unused;
+};
 struct MoeSchedule {
-  int32_t active = 0;
-  int32_t expert[kMaxExperts];
-  int32_t begin[kMaxExperts + 1];
-  int32_t row[kFewRows * kMaxTopK];       // by position
+  MoeSlot slot[kMaxExperts];              // those beyond `active` have mask 0
   int32_t position[kFewRows * kMaxTopK];  // by row * top_k + choice
+  int32_t active = 0;
 };
 
 struct MoeFewRowsArgs {

@@ -19,6 +19,10 @@ __global__ __launch_bounds__(256, NT == 1 && !MANY ? 3 : 2) void linear_mma_kern
   const bool active = tile < w.tiles;
   ptx::trigger();
   if (!early) ptx::wait();
+  // Asked for now, needed last: a load at the end would add its whole latency.
+  const int row0 = tile * 16 + g;
+  const float scale0 = active ? w.row_scale[row0] * W::kOut : 0.f,
+              scale1 = active ? w.row_scale[row0 + 8] * W::kOut : 0.f;
 
   float c[NT][4] = {};
   const uint16_t* row[NT];
@@ -48,8 +52,8 @@ __global__ __launch_bounds__(256, NT == 1 && !MANY ? 3 : 2) void linear_mma_kern
   for (int n = 0; n < NT; ++n)
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
-      const int m = 8 * n + 2 * t + (q & 1), r = tile * 16 + g + 8 * (q >> 1);
-      if (m < rows && r < w.rows) y[int64_t{m} * w.rows + r] = c[n][q] * W::kOut * w.row_scale[r];
+      const int m = 8 * n + 2 * t + (q & 1), r = row0 + 8 * (q >> 1);
+      if (m < rows && r < w.rows) y[int64_t{m} * w.rows + r] = c[n][q] * (q < 2 ? scale0 : scale1);
     }
 }
 
