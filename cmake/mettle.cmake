@@ -5,6 +5,8 @@
 add_library(mettle_flags INTERFACE)
 target_compile_options(mettle_flags INTERFACE
   "$<$<COMPILE_LANGUAGE:CXX>:-Wall;-Wextra;-Wno-missing-field-initializers;-Werror;-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=>")
+# clang counts libstdc++ 12's own use of get_temporary_buffer (std::stable_sort) as ours.
+target_compile_options(mettle_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,Clang>:-Wno-deprecated-declarations>)
 target_include_directories(mettle_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 
 function(mettle_folder name)

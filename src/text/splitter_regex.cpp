@@ -16,7 +16,7 @@ namespace mettle {
 namespace {
 
 constexpr size_t kPatternLimit = 64 << 10;
-constexpr uint32_t kMatchLimit = 50'000'000, kDepthLimit = 10'000;  // steps and nested backtracks of one match
+constexpr uint32_t kMatchLimit = 1'000'000, kDepthLimit = 10'000;  // steps and nested backtracks of one match
 
 // \s of PCRE2 also takes U+180E; \w of Oniguruma also takes marks and the numbers of Latin-1.
 constexpr std::string_view kSpaceSet = R"(\p{Z}\t-\r\x{85})";

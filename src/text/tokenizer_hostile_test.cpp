@@ -235,6 +235,23 @@ TEST(TokenizerFile, SizeAndAbsence) {
   }
 }
 
+TEST(TokenizerFile, ANormalizerThatMultipliesTheText) {
+  Json json = Json::parse(small_text());
+  const Json grow = {{"type", "Replace"}, {"pattern", {{"String", "a"}}}, {"content", "aaaaaaaaaaaaaaaa"}};
+  json["normalizer"] = {{"type", "Sequence"}, {"normalizers", Json(30, grow)}};
+  const Tokenizer tokenizer = Tokenizer::from_json(json.dump(), "tokenizer.json");
+  EXPECT_EQ(tokenizer.encode("hello"), Tokenizer::from_json(small_text(), "tokenizer.json").encode("hello"));
+  try {
+    tokenizer.encode("banana");
+    ADD_FAILURE() << "made 16^30 letters";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code, Code::kBadModel);
+    EXPECT_THAT(e.message, HasSubstr("normalizer: may make 1120 bytes of this text, got"));
+  }
+  json["normalizer"]["normalizers"] = Json(33, grow);
+  expect_refused(json.dump(), "normalizers[32]: may have 32 steps, got more");
+}
+
 // Odd but legal: these load, and encode what they can.
 TEST(TokenizerFile, OddButLegal) {
   Json json = Json::parse(small_text());

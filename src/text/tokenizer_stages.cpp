@@ -10,8 +10,11 @@ namespace mettle {
 namespace {
 
 constexpr int kDepth = 8;  // Sequence within Sequence
+constexpr size_t kSteps = 32;
+constexpr size_t kGrowth = 16;  // a text may become so many times longer; NFKD needs 11
 
-void check_depth(const JsonValue& json, int depth) {
+void check_size(const JsonValue& json, int depth, size_t steps) {
+  if (steps == kSteps) fail(Code::kBadModel, fmt::format("{}: may have {} steps, got more", json.place(), kSteps));
   if (depth > kDepth) {
     fail(Code::kBadModel, fmt::format("{}: sequences may nest {} deep, got more", json.place(), kDepth));
   }
@@ -29,7 +32,7 @@ std::unique_ptr<Splitter> splitter_of(const JsonValue& pattern) {
 Normalizer::Normalizer(const JsonValue& json) { add(json, 0); }
 
 void Normalizer::add(const JsonValue& json, int depth) {
-  check_depth(json, depth);
+  check_size(json, depth, steps_.size());
   const JsonValue type = json.at("type");
   const std::string_view name = type.string();
   using unicode::Form;
@@ -54,6 +57,10 @@ void Normalizer::add(const JsonValue& json, int depth) {
 
 std::string Normalizer::apply(std::string_view text) const {
   std::string now(text);
+  const auto check = [limit = text.size() * kGrowth + 1024](size_t size) {
+    if (size <= limit) return;
+    fail(Code::kBadModel, fmt::format("normalizer: may make {} bytes of this text, got {} and more", limit, size));
+  };
   for (const Step& step : steps_) {
     switch (step.kind) {
       case Step::Kind::kForm:
@@ -70,11 +77,13 @@ std::string Normalizer::apply(std::string_view text) const {
         for (const Piece& m : matches) {
           out.append(now, done, m.begin - done).append(step.text);
           done = m.end;
+          check(out.size());
         }
         now = out.append(now, done);
         break;
       }
     }
+    check(now.size());
   }
   return now;
 }
@@ -85,7 +94,7 @@ PreTokenizer::PreTokenizer(const JsonValue& json) {
 }
 
 void PreTokenizer::add(const JsonValue& json, int depth) {
-  check_depth(json, depth);
+  check_size(json, depth, steps_.size());
   const JsonValue type = json.at("type");
   const std::string_view name = type.string();
   // After ByteLevel the text consists of stand-ins for bytes; a pattern applied to those would mean something else.

@@ -13,12 +13,13 @@
 namespace {
 
 std::string built_in() {
-  std::string json = R"({"added_tokens":[{"id":300,"content":"<|end|>","special":true},{"id":301,"content":"<x>",)"
-                     R"("lstrip":true,"rstrip":true},{"id":302,"content":"cd","single_word":true,"normalized":true}],)"
-                     R"("normalizer":{"type":"NFC"},"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split",)"
-                     R"("pattern":{"Regex":"\\p{N}{1,3}"},"behavior":"Isolated"},{"type":"Split","pattern":{"Regex":)"
-                     R"("[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\s+(?!\\S)|\\s+"},"behavior":"Isolated"},{"type":"ByteLevel",)"
-                     R"("add_prefix_space":false,"use_regex":false}]},"decoder":{"type":"ByteLevel"},"model":{"vocab":{)";
+  std::string json =
+      R"({"added_tokens":[{"id":300,"content":"<|end|>","special":true},{"id":301,"content":"<x>",)"
+      R"("lstrip":true,"rstrip":true},{"id":302,"content":"cd","single_word":true,"normalized":true}],)"
+      R"("normalizer":{"type":"NFC"},"pre_tokenizer":{"type":"Sequence","pretokenizers":[{"type":"Split",)"
+      R"("pattern":{"Regex":"\\p{N}{1,3}"},"behavior":"Isolated"},{"type":"Split","pattern":{"Regex":)"
+      R"("[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\s+(?!\\S)|\\s+"},"behavior":"Isolated"},{"type":"ByteLevel",)"
+      R"("add_prefix_space":false,"use_regex":false}]},"decoder":{"type":"ByteLevel"},"model":{"vocab":{)";
   uint32_t next = 256;
   for (uint32_t b = 0; b < 256; ++b) {
     const bool printable = (b >= 33 && b < 127) || (b >= 161 && b != 173);
