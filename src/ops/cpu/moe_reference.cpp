@@ -50,14 +50,16 @@ void select(const MoeProblem& p, const float* score, int32_t* ids, float* weight
       if (std::find(ids, ids + k, e) == ids + k && (best < 0 || score[e] > score[best])) best = e;
     ids[k] = best;
   }
+  const auto exponential = [&](int e) {
+    return std::exp(static_cast<double>(score[e]) - static_cast<double>(score[ids[0]]));
+  };
   double sum = 0;
-  for (int k = 0; k < p.top_k; ++k) weights[k] = std::exp(score[ids[k]] - score[ids[0]]);
   if (p.renormalise) {
-    for (int k = 0; k < p.top_k; ++k) sum += weights[k];
+    for (int k = 0; k < p.top_k; ++k) sum += exponential(ids[k]);
   } else {
-    for (int e = 0; e < p.experts; ++e) sum += std::exp(score[e] - score[ids[0]]);
+    for (int e = 0; e < p.experts; ++e) sum += exponential(e);
   }
-  for (int k = 0; k < p.top_k; ++k) weights[k] = static_cast<float>(weights[k] / sum);
+  for (int k = 0; k < p.top_k; ++k) weights[k] = static_cast<float>(exponential(ids[k]) / sum);
 }
 
 // Counting sort of the pairs by expert; returns how many experts have any.
