@@ -78,7 +78,8 @@ void read_common(const ConfigReader& config, DecoderSpec& spec) {
                      a.rotary_dim, a.head_dim, rope.partial));
 
   MoeShape& m = spec.moe;
-  m.experts = integer("num_experts", 4096);
+  // Newer exporters of qwen3_moe call them local.
+  m.experts = integer(config.has("num_experts") ? "num_experts" : "num_local_experts", 4096);
   m.top_k = static_cast<int>(config.integer("num_experts_per_tok", 1, m.experts));
   m.width = integer("moe_intermediate_size", 1 << 20);
 }
