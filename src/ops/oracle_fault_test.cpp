@@ -3,8 +3,10 @@
 // the true ones.
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <functional>
 #include <numeric>
+#include <string>
 
 #include "ops/oracle_test_ops.h"
 
@@ -359,6 +361,118 @@ TEST(OracleFault, Join) {
   EXPECT_GT(worst([](JoinArgs& j) { j.problem.plus_one = false; }), kLimit);
   EXPECT_GT(worst([](JoinArgs& j) { j.problem.eps = 2e-6f; }), kLimit);
   EXPECT_GT(worst([&](JoinArgs& j) { j.problem.ranks = 1, j.partials = {partials, 1}; }), kLimit);
+}
+
+// ---- composites in another order ------------------------------------------------------------------------------------
+
+// A bf16 weight with its columns, or its rows, in another order.
+Weights reorder(const RawSegments& raw, const std::vector<int>& columns, const std::vector<int>& rows = {}) {
+  Weights w = own(raw);
+  for (size_t i = 0; i < raw.size(); ++i)
+    for (int64_t r = 0; r < raw[i].rows; ++r)
+      for (int64_t c = 0; c < raw[i].cols; ++c) {
+        const int64_t from_row = rows.empty() ? r : rows[static_cast<size_t>(r)],
+                      from_col = columns.empty() ? c : columns[static_cast<size_t>(c)];
+        std::memcpy(w.memory[i]->data() + r * raw[i].row_bytes + c * 2,
+                    raw[i].data + from_row * raw[i].row_bytes + from_col * 2, 2);
+      }
+  return w;
+}
+std::vector<int> shuffled(int count, Random& random) {
+  std::vector<int> order = all_of(count);
+  std::shuffle(order.begin(), order.end(), random);
+  return order;
+}
+Values reorder(const Values& x, const std::vector<int>& columns) {
+  Values out = x.copy();
+  const auto cols = static_cast<int64_t>(columns.size());
+  for (int64_t i = 0; i < x.view.shape.elements(); ++i)
+    out.set(i, static_cast<float>(value_at(x.view, i / cols * cols + columns[static_cast<size_t>(i % cols)])));
+  return out;
+}
+
+TEST(OracleFault, CompositesInAnotherOrderAreHealthy) {
+  constexpr WeightFormat kBf16 = WeightFormat::kBf16;
+  double worst = 0;
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    const Activation activation = kActivations[seed % 2];
+    Random random(500 + seed);
+    const std::vector<int> hidden = shuffled(256, random), width = shuffled(48, random);
+    std::vector<Weights> memory;
+    const auto keep = [&](Weights w) {
+      memory.push_back(std::move(w));
+      return memory.back().raw;
+    };
+    {
+      MoeSetup s({.hidden = 256,
+                  .experts = 6,
+                  .top_k = 3,
+                  .width = 48,
+                  .shared_width = 48,
+                  .shared_gate = true,
+                  .format = kBf16,
+                  .shared_format = kBf16,
+                  .activation = activation},
+                 4, random);
+      RawMoe raw = s.raw;
+      raw.router = keep(reorder(raw.router, hidden));
+      raw.shared_gate = keep(reorder(raw.shared_gate, hidden));
+      for (RawExpert* e : {&raw.shared, &raw.experts[0], &raw.experts[1], &raw.experts[2], &raw.experts[3],
+                           &raw.experts[4], &raw.experts[5]}) {
+        e->gate_up = keep(reorder(e->gate_up, hidden, width));
+        e->down = keep(reorder(e->down, width));
+      }
+      const Values x = reorder(s.x, hidden);
+      const MoeWeights packed = pack_moe(raw);
+      MoeArgs args = s.args();
+      args.x = x.view;
+      args.weights = &packed;
+      run_reference<MoeOp>(args, 4);
+      worst = std::max(worst, worst_element(s.expected(), s.partial.view).sigmas);
+    }
+    {
+      AttentionSetup s({.hidden = 256,
+                        .heads = 4,
+                        .kv_heads = 2,
+                        .head_dim = 32,
+                        .rotary_dim = 16,
+                        .gate = true,
+                        .activation = activation},
+                       {{3, 40}, {5, 0}}, random);
+      const oracle::AppendExpected append = oracle::attention_append(s.p, s.raw, s.batch.batch, s.x.view, {});
+      RawAttention raw = s.raw;
+      raw.qkv = keep(reorder(raw.qkv, hidden));
+      const Values x = reorder(s.x, hidden);
+      const AttentionWeights packed = pack_attention(raw);
+      AttentionArgs args = s.args();
+      args.x = x.view;
+      args.weights = &packed;
+      run_reference<AttentionOp>(args, s.rows());
+      worst = std::max({worst, worst_element(s.expected(), s.partial.view).sigmas,
+                        s.worst_appended(append.k, s.k_cache).sigmas, s.worst_appended(append.v, s.v_cache).sigmas});
+    }
+    {
+      GdnSetup s({.hidden = 256, .key_heads = 2, .value_heads = 4, .dk = 32, .dv = 32, .activation = activation},
+                 {{9, 4}, {3, 0}}, random);
+      const oracle::GdnExpected e = s.expected();
+      RawGdn raw = s.raw;
+      raw.qkv = keep(reorder(raw.qkv, hidden));
+      raw.z = keep(reorder(raw.z, hidden));
+      raw.ba = keep(reorder(raw.ba, hidden));
+      const Values x = reorder(s.x, hidden);
+      const GdnWeights packed = pack_gdn(raw);
+      GdnArgs args = s.args();
+      args.x = x.view;
+      args.weights = &packed;
+      run_reference<GdnOp>(args, s.rows());
+      worst = std::max(worst, worst_element(e.partial, s.partial.view).sigmas);
+      for (size_t i = 0; i < 2; ++i)
+        worst = std::max(worst, worst_element(e.state[i], s.state_of(s.batch.sequences[i].state_out)).sigmas);
+    }
+  }
+  EXPECT_LE(worst, kHealthy);
+  EXPECT_GT(worst, 0);
+  RecordProperty("worst", std::to_string(worst));
 }
 
 }  // namespace

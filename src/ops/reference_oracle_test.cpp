@@ -2,7 +2,7 @@
 // limit.
 #include <gtest/gtest.h>
 
-#include <cstdio>
+#include <string>
 
 #include "ops/oracle_test_ops.h"
 
@@ -37,7 +37,6 @@ TEST(ReferenceOracle, Linear) {
     }
   EXPECT_LE(worst, kHealthy);
   RecordProperty("worst", std::to_string(worst));
-  std::printf("linear %.3f of 10\n", worst);
 }
 
 TEST(ReferenceOracle, Moe) {
@@ -70,7 +69,7 @@ TEST(ReferenceOracle, Moe) {
     }
   EXPECT_LE(worst, kHealthy);
   EXPECT_LE(worst_weights, kHealthy);
-  std::printf("moe %.3f, weights %.3f of 10\n", worst, worst_weights);
+  RecordProperty("worst", std::to_string(worst));
 }
 
 TEST(ReferenceOracle, Attention) {
@@ -101,7 +100,7 @@ TEST(ReferenceOracle, Attention) {
   EXPECT_LE(worst, kHealthy);
   EXPECT_LE(worst_k, kHealthy);
   EXPECT_LE(worst_v, kHealthy);
-  std::printf("attention %.3f, k %.3f, v %.3f of 10\n", worst, worst_k, worst_v);
+  RecordProperty("worst", std::to_string(worst));
 }
 
 TEST(ReferenceOracle, Gdn) {
@@ -132,7 +131,7 @@ TEST(ReferenceOracle, Gdn) {
   EXPECT_LE(worst, kHealthy);
   EXPECT_LE(worst_state, kHealthy);
   EXPECT_LE(worst_conv, kHealthy);
-  std::printf("gdn %.3f, state %.3f, conv %.3f of 10\n", worst, worst_state, worst_conv);
+  RecordProperty("worst", std::to_string(worst));
 }
 
 TEST(ReferenceOracle, Join) {
@@ -165,7 +164,7 @@ TEST(ReferenceOracle, Join) {
     }
   EXPECT_LE(worst, kHealthy);
   EXPECT_LE(worst_residual, kHealthy);
-  std::printf("join %.3f, residual %.3f of 10\n", worst, worst_residual);
+  RecordProperty("worst", std::to_string(worst));
 }
 
 }  // namespace
