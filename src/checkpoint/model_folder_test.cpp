@@ -150,7 +150,7 @@ TEST(FindModel, FolderAndConfigPath) {
   EXPECT_EQ(find_model(tiny + "/config.json"), tiny);
   expect_error(Code::kBadModel, {"tokenizer.json", "is a file"}, [&] { find_model(tiny + "/tokenizer.json"); });
   expect_error(Code::kBadModel, {"must hold config.json"}, [] { find_model(METTLE_SOURCE_DIR "/src"); });
-  for (const char* name : {"no such thing", "../x", "a/b/c", "/etc/nothing", "a/..", "-a/b", "\xC3\xA9/b"})
+  for (const char* name : {"no such thing", "../no such folder", "a/b/c", "/etc/nothing", "a/..", "-a/b", "\xC3\xA9/b"})
     expect_error(Code::kBadModel, {name, "owner/name"}, [&] { find_model(name); });
 }
 

@@ -134,7 +134,8 @@ TEST(QuantRules, RefusesMalformedConfigs) {
 TEST(QuantRules, AHostileExpressionEnds) {
   const QuantRules rules =
       rules_of(R"({"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["re:(a|aa)+$"]})");
-  expect_error(Code::kBadModel, {"(a|aa)+$", "takes too long"}, [&] { rules.format_of(std::string(60, 'a') + "c"); });
+  // 24: too much for our limit, but not for the library's own of ten million.
+  expect_error(Code::kBadModel, {"(a|aa)+$", "takes too long"}, [&] { rules.format_of(std::string(24, 'a') + "c"); });
 }
 
 TEST(NamePattern, Globs) {

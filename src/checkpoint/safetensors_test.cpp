@@ -213,6 +213,8 @@ TEST_F(Sharded, RefusesAnIndexThatLies) {
   expect_refused({"a is in two.safetensors", "it is in", "one.safetensors"});
   index({{"a", "../one.safetensors"}});
   expect_refused({"weight_map.a", "../one.safetensors"});
+  index({{"a", "below/one.safetensors"}});
+  expect_refused({"weight_map.a", "below/one.safetensors"});
   index({{"a", 7}});
   expect_refused({"weight_map.a", "7"});
   index(nlohmann::json::object());
