@@ -20,8 +20,8 @@ struct ProofEntry {
   double bound = 0;          // sigmas allowed
   uint64_t comparisons = 0;  // elements compared; zero is never a pass
   int cases = 0;
-  double ms = 0;             // time of the proof
-  bool cached = false;       // read from the store
+  double ms = 0;                                // time of the proof
+  bool cached = false;                          // read from the store
   std::array<double, kRowBuckets.size()> us{};  // median time per call at each bucket's row count; 0 = not timed
 };
 
@@ -33,17 +33,18 @@ struct ProofReport {
 
 struct ProveOptions {
   Device device;
-  int threads = 1;                       // team size that serving will use; part of the timing, not of the verdict
-  std::vector<std::string> child_argv;   // program and arguments that run the child loop; default: /proc/self/exe prove --child
-  std::string cache_folder;              // "" = default_cache_folder(); "none" = keep nothing
-  bool reprove = false;                  // ignore kept verdicts
-  bool time = true;                      // measure per bucket
-  std::string only_op, only_backend;     // filters; empty = all
+  int threads = 1;  // team size that serving will use; part of the timing, not of the verdict
+  std::vector<std::string>
+      child_argv;            // program and arguments that run the child loop; default: /proc/self/exe prove --child
+  std::string cache_folder;  // "" = default_cache_folder(); "none" = keep nothing
+  bool reprove = false;      // ignore kept verdicts
+  bool time = true;          // measure per bucket
+  std::string only_op, only_backend;  // filters; empty = all
   std::function<void(size_t done, size_t total, const ProofEntry& latest)> on_progress;
 };
 
-// Never throws for a failing backend. Fails with kDevice when no child can be started; an unwritable cache folder is one
-// warning and no cache.
+// Never throws for a failing backend. Fails with kDevice when no child can be started; an unwritable cache folder is
+// one warning and no cache.
 ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& options);
 
 // True when every problem has a proved backend and none that supports its problem failed.

@@ -1,0 +1,226 @@
+#include "ops/attention_cases.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mettle {
+namespace {
+
+struct Length {
+  int q, ctx;
+};
+
+struct Maker {
+  const AttentionProblem& p;
+  CaseRandom& random;
+
+  // Blocks in shuffled order, block 0 and some others unused. Contexts beyond `alias` blocks repeat their first ones
+  // (as a shared prefix would), so that far positions need little memory.
+  CaseBatch batch_of(const std::vector<Length>& lengths, int alias, int* blocks) {
+    CaseBatch b;
+    b.block_size = p.block_size;
+    int needed = 0;
+    std::vector<int> own;
+    for (const Length& l : lengths) {
+      const int all = (l.q + l.ctx + p.block_size - 1) / p.block_size, tail = l.ctx / p.block_size;
+      own.push_back(std::min(tail, alias) + all - tail);
+      needed += own.back();
+    }
+    *blocks = needed + 4;
+    std::vector<int32_t> free;
+    for (int i = 1; i < *blocks; ++i) free.push_back(i);
+    for (size_t i = free.size(); i > 1; --i)
+      std::swap(free[i - 1], free[static_cast<size_t>(random.below(static_cast<int>(i)))]);
+    for (size_t s = 0; s < lengths.size(); ++s) {
+      const Length& l = lengths[s];
+      const int all = (l.q + l.ctx + p.block_size - 1) / p.block_size, tail = l.ctx / p.block_size;
+      const int shared = std::min(tail, alias);
+      const std::vector<int32_t> mine(free.end() - own[s], free.end());
+      free.resize(free.size() - mine.size());
+      std::vector<int32_t> table;
+      for (int i = 0; i < all; ++i)
+        table.push_back(mine[static_cast<size_t>(i < tail ? i % shared : i - tail + shared)]);
+      b.tables.push_back(std::move(table));
+      b.sequences.push_back({b.rows, l.q, l.ctx, nullptr, -1, -1});
+      b.rows += l.q;
+    }
+    for (size_t s = 0; s < b.tables.size(); ++s) b.sequences[s].block_table = b.tables[s].data();
+    return b;
+  }
+
+  // Everything NaN, then the context's places filled with what `value` says.
+  template <class F>
+  CaseInput cache_of(const AttentionCase& c, F value) {
+    const int64_t width = int64_t{p.kv_heads} * p.head_dim;
+    CaseInput cache(int64_t{c.blocks} * p.block_size, width, dtype_of(p.activation));
+    for (int64_t r = 0; r < cache.rows(); ++r) cache.fill_row_nan(r);
+    for (const BatchSequence& s : c.batch.sequences)
+      for (int64_t i = 0; i < s.ctx_len; ++i) {
+        const int64_t row = int64_t{s.block_table[i / p.block_size]} * p.block_size + i % p.block_size;
+        if (!std::isnan(cache.get(row, 0))) continue;
+        for (int64_t d = 0; d < width; ++d) cache.set(row, d, value(s, i, d));
+      }
+    return cache;
+  }
+
+  AttentionCase make(const std::string& kind, std::shared_ptr<const AttentionCaseWeights> weights,
+                     const std::vector<Length>& lengths, double scale = 1, int alias = 1 << 20) {
+    AttentionCase c;
+    c.kind = kind;
+    c.weights = std::move(weights);
+    c.batch = batch_of(lengths, alias, &c.blocks);
+    c.x = CaseInput(c.batch.rows, p.hidden, dtype_of(p.activation));
+    c.x.fill_normal(random, scale);
+    c.k_cache = cache_of(c, [&](const BatchSequence&, int64_t, int64_t) { return random.normal(); });
+    c.v_cache = cache_of(c, [&](const BatchSequence&, int64_t, int64_t) { return random.normal(); });
+    return c;
+  }
+
+  std::shared_ptr<AttentionCaseWeights> finish(CaseWeight qkv, CaseWeight out, double q_norm, double k_norm,
+                                               double spread) {
+    auto w = std::make_shared<AttentionCaseWeights>();
+    w->raw.qkv = qkv.raw;
+    w->raw.out = out.raw;
+    for (int i = 0; p.qk_norm && i < p.head_dim; ++i) {
+      w->raw.q_norm.push_back(static_cast<float>(q_norm + spread * random.normal()));
+      w->raw.k_norm.push_back(static_cast<float>(k_norm + spread * random.normal()));
+    }
+    for (int i = 0; i < p.rotary_dim / 2; ++i)
+      w->raw.inv_freq.push_back(static_cast<float>(std::pow(1e5, -2.0 * i / p.rotary_dim)));
+    w->packed = pack_attention(w->raw);
+    w->memory = {std::move(qkv), std::move(out)};
+    return w;
+  }
+
+  std::shared_ptr<const AttentionCaseWeights> typical(double norm = 1) {
+    const int64_t q = int64_t{p.heads} * (p.gate ? 2 : 1) * p.head_dim, kv = int64_t{p.kv_heads} * p.head_dim;
+    const double n = norm - (p.norm_plus_one ? 1 : 0);
+    return finish(case_weight(p.qkv_format, {q, kv, kv}, p.hidden, CaseFill::kTypical, random, 1),
+                  case_weight(p.out_format, {p.hidden}, int64_t{p.heads} * p.head_dim, CaseFill::kTypical, random, 1),
+                  n, n, 0.1);
+  }
+};
+
+// x holds a pattern of signs in its first part and the pattern of the key that is looked for in its second; weights
+// pick single columns. Rotary dims of q and k stay zero. So each query sees its key about 200 above the rest, p is 1
+// and 0, and V, block table, mask, head map and gate are read out bit for bit.
+struct Selector {
+  const AttentionProblem& p;
+  int part;         // columns of a pattern
+  int gate_column;  // holds the gate: 32, 0 or -128
+  explicit Selector(const AttentionProblem& p) : p(p), part((p.hidden - 1) / 2), gate_column(p.hidden - 1) {}
+  int free_dims() const { return p.head_dim - p.rotary_dim; }
+  bool possible() const { return free_dims() >= 16 && part >= 48; }
+  int place(int group, int d) const { return (group * free_dims() + d * 7) % part; }  // column of a key's dim
+
+  // In E2M1 values, so that every format holds them.
+  double qkv(int64_t row, int64_t col, bool uniform) const {
+    const int64_t stride = p.gate ? 2 * p.head_dim : p.head_dim, q_rows = p.heads * stride,
+                  kv = int64_t{p.kv_heads} * p.head_dim;
+    if (row < q_rows) {
+      const auto head = static_cast<int>(row / stride);
+      const int64_t d = row % stride;
+      if (d >= p.head_dim) return col == gate_column ? 1 : 0;
+      if (d < p.rotary_dim || uniform) return 0;
+      return col == part + place(head / (p.heads / p.kv_heads), static_cast<int>(d - p.rotary_dim)) ? 4 : 0;
+    }
+    const int64_t at = (row - q_rows) % kv, group = at / p.head_dim, d = at % p.head_dim;
+    if (row < q_rows + kv) {
+      if (d < p.rotary_dim) return 0;
+      return col == place(static_cast<int>(group), static_cast<int>(d - p.rotary_dim)) ? 4 : 0;
+    }
+    if (col >= part) return 0;
+    constexpr double kValues[] = {0, 1, 2, 3, 4, 6, -1, -3};  // V: sums of a few columns, different for every dim
+    return (col * 5 + at * 3) % 11 == 0 ? kValues[(at + col * 3 + at / 7) % 8] : 0;
+  }
+};
+
+void add_designed(Maker& m, std::vector<AttentionCase>& out) {
+  const AttentionProblem& p = m.p;
+  const Selector select(p);
+  if (!select.possible()) return;
+  for (const bool uniform : {false, true}) {
+    CaseWeight qkv = case_weight_of(p.qkv_format, p.qkv_rows(), p.hidden,
+                                    [&](int64_t r, int64_t c) { return select.qkv(r, c, uniform); });
+    CaseWeight o = case_weight(p.out_format, {p.hidden}, int64_t{p.heads} * p.head_dim, CaseFill::kExact, m.random);
+    const double norm = 8 - (p.norm_plus_one ? 1 : 0);
+    const auto weights = m.finish(std::move(qkv), std::move(o), norm, norm, 0);
+    AttentionCase c = m.make(uniform ? "uniform" : "exact_selector", weights,
+                             {{17, 40}, {1, 15}, {1, 16}, {1, 31}, {33, 64}, {1, 300}, {2, 1}});
+    c.exact = !uniform;
+    // Patterns of every position of every sequence; a row looks for one that it may see.
+    for (const BatchSequence& s : c.batch.sequences) {
+      const int64_t n = s.ctx_len + s.q_len;
+      std::vector<std::vector<double>> pattern(static_cast<size_t>(n));
+      for (auto& row : pattern)
+        for (int i = 0; i < select.part; ++i) row.push_back(m.random.chance(0.5) ? 1 : -1);
+      for (int64_t i = 0; i < s.ctx_len; ++i) {
+        const int64_t row = int64_t{s.block_table[i / p.block_size]} * p.block_size + i % p.block_size;
+        const double unit = p.qk_norm ? 8 * std::sqrt(static_cast<double>(p.head_dim) / select.free_dims()) : 4;
+        for (int g = 0; g < p.kv_heads; ++g)
+          for (int d = 0; d < p.head_dim; ++d) {
+            const int64_t at = int64_t{g} * p.head_dim + d;
+            const auto& own = pattern[static_cast<size_t>(i)];
+            c.k_cache.set(row, at,
+                          d < p.rotary_dim ? 0 : unit * own[static_cast<size_t>(select.place(g, d - p.rotary_dim))]);
+            c.v_cache.set(row, at, m.random.below(129) - 64);
+          }
+      }
+      for (int r = 0; r < s.q_len; ++r) {
+        const int64_t row = s.first_row + r, self = s.ctx_len + r;
+        const int64_t pick = r % 4 == 0 ? self : m.random.below(static_cast<int>(self) + 1);
+        for (int i = 0; i < select.part; ++i) {
+          c.x.set(row, i, pattern[static_cast<size_t>(self)][static_cast<size_t>(i)]);
+          c.x.set(row, select.part + i, pattern[static_cast<size_t>(pick)][static_cast<size_t>(i)]);
+        }
+        for (int64_t i = 2 * int64_t{select.part}; i < p.hidden; ++i) c.x.set(row, i, 0);
+        const double gates[] = {32, 32, 0, 32, 0, -128};
+        c.x.set(row, select.gate_column, gates[m.random.below(6)]);
+      }
+    }
+    out.push_back(std::move(c));
+  }
+}
+
+}  // namespace
+
+std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t seed, int64_t budget) {
+  CaseRandom random(seed);
+  Maker m{p, random};
+  const auto weights = m.typical();
+  std::vector<AttentionCase> out;
+  const auto generic = [&](const std::string& kind, const std::vector<Length>& lengths) {
+    out.push_back(m.make(kind, weights, lengths));
+    out.back().generic = true;
+  };
+  // Projections cost this much a row; wide models get shorter cases.
+  const int64_t row = int64_t{p.hidden} * (p.qkv_rows() + p.heads * p.head_dim);
+  const bool full = row * 120 <= budget;
+  generic("one_row", {{1, 0}});
+  generic("decode", {{1, 0}, {1, 1}, {1, 15}, {1, 16}, {1, 17}, {1, 31}, {1, 63}, {1, 64}, {1, 127}});
+  generic("prefill", {{full ? 70 : 19, 0}});
+  generic("chunks", {{full ? 40 : 9, 63}, {5, 1}, {1, 30}, {full ? 17 : 2, 16}});
+  generic("short", {{3, 0}, {2, 5}, {1, 9}});
+  out.push_back(m.make("long", weights, {{2, 1500}}));
+  out.push_back(m.make("far", weights, {{2, 100'000}}, 1, 8));
+  out.push_back(m.make("tiny_qk", weights, {{9, 20}}, 1e-3));
+  if (p.qk_norm) out.push_back(m.make("large_logits", m.typical(3.5), {{8, 300}, {6, 60}}));
+  AttentionCase equal = m.make("rows_equal", weights, {{16, 5}});
+  for (int64_t r = 1; r < equal.batch.rows; ++r)
+    for (int64_t i = 0; i < p.hidden; ++i) equal.x.set(r, i, equal.x.get(0, i));
+  out.push_back(std::move(equal));
+  add_designed(m, out);
+  return out;
+}
+
+AttentionCase attention_typical_case(const AttentionProblem& p, int rows, int context, uint64_t seed) {
+  CaseRandom random(seed);
+  Maker m{p, random};
+  // Few rows: as many sequences; many rows: chunks of sixteen sequences.
+  const int count = std::min(rows, 16);
+  std::vector<Length> lengths;
+  for (int i = 0; i < count; ++i) lengths.push_back({rows * (i + 1) / count - rows * i / count, context});
+  return m.make("typical", m.typical(), lengths, 1, 4);
+}
+
+}  // namespace mettle

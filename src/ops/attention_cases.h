@@ -1,0 +1,43 @@
+// Cases of attention over ragged batches with shuffled block tables: decode, chunks, mixed, long and far contexts, and
+// designed ones in which every query picks one key (selector) or weighs all alike (uniform). Everything in the caches
+// that no row may see holds NaN.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ops/attention.h"
+#include "ops/case_weights.h"
+
+namespace mettle {
+
+struct AttentionCaseWeights {
+  RawAttention raw;
+  AttentionWeights packed;
+  std::vector<CaseWeight> memory;
+};
+
+// Sequences with their block tables.
+struct CaseBatch {
+  std::vector<BatchSequence> sequences;
+  std::vector<std::vector<int32_t>> tables;
+  int rows = 0, block_size = 16;
+  Batch batch() const { return {rows, block_size, sequences}; }
+};
+
+struct AttentionCase {
+  std::string kind;
+  bool exact = false, generic = false;
+  std::shared_ptr<const AttentionCaseWeights> weights;
+  CaseBatch batch;
+  int blocks = 0;
+  CaseInput x;
+  CaseInput k_cache, v_cache;  // [blocks * block_size, kv_heads * head_dim] before the step
+};
+
+// `budget` bounds the multiply-adds of a case roughly.
+std::vector<AttentionCase> attention_cases(const AttentionProblem& problem, uint64_t seed, int64_t budget);
+// What is timed: `rows` rows of at most sixteen sequences over `context` tokens.
+AttentionCase attention_typical_case(const AttentionProblem& problem, int rows, int context, uint64_t seed);
+
+}  // namespace mettle

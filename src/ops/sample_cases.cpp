@@ -1,0 +1,124 @@
+#include "ops/sample_cases.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <set>
+
+namespace mettle {
+namespace {
+
+struct Maker {
+  const SampleProblem& p;
+  CaseRandom& random;
+
+  SampleCase make(const std::string& kind, int rows, const SampleRow& row, double scale = 3) {
+    SampleCase c;
+    c.kind = kind;
+    c.rows = rows;
+    c.logits = CaseInput(rows, p.vocab, DType::kF32);
+    c.logits.fill_normal(random, scale);
+    for (int r = 0; r < rows; ++r) {
+      for (int i = p.usable; i < p.vocab; ++i) c.logits.set(r, i, 60);  // padding stands above every logit
+      SampleRow s = row;
+      s.random = std::min((r + random.uniform()) / rows, 1 - 0x1p-53);
+      s.top_logprobs = r % 4 == 0 ? std::min(20, p.usable) : r % 4;
+      c.bare.push_back(s);
+      std::set<int32_t> seen;
+      for (int i = 0; i < std::min(200, p.usable / 4); ++i) seen.insert(random.below(p.usable));
+      c.counts.emplace_back();
+      for (const int32_t id : seen) c.counts.back().push_back({id, random.below(3), random.chance(0.5)});
+      c.biases.emplace_back();
+      std::set<int32_t> banned;
+      for (int i = 0; i < std::min(50, p.usable / 8); ++i) banned.insert(random.below(p.usable));
+      for (const int32_t id : banned)
+        c.biases.back().push_back(
+            {id, random.chance(0.7) ? -std::numeric_limits<float>::infinity() : static_cast<float>(random.normal())});
+    }
+    return c;
+  }
+  void forget(SampleCase& c) {
+    for (auto& list : c.counts) list.clear();
+    for (auto& list : c.biases) list.clear();
+  }
+};
+
+}  // namespace
+
+std::vector<SampleRow> SampleCase::params() const {
+  std::vector<SampleRow> out = bare;
+  for (size_t r = 0; r < out.size(); ++r) {
+    out[r].counts = counts[r];
+    out[r].biases = biases[r];
+  }
+  return out;
+}
+
+std::vector<SampleCase> sample_cases(const SampleProblem& p, uint64_t seed, int rows) {
+  CaseRandom random(seed);
+  Maker m{p, random};
+  std::vector<SampleCase> out;
+  // Greedy: the winner stands once in every part of the vocabulary.
+  SampleCase greedy = m.make("greedy", rows, {});
+  m.forget(greedy);
+  for (int r = 0; r < rows; ++r)
+    greedy.logits.set(r, (int64_t{r} * p.usable / rows + p.usable / (2 * rows)) % p.usable, 30);
+  greedy.logits.set(rows - 1, p.usable - 1, 40);
+  out.push_back(std::move(greedy));
+  out.push_back(m.make("greedy_one_row", 1, {}));
+  out.push_back(m.make("temperature", rows, {.temperature = 0.7f}));
+  out.push_back(m.make("top_k", rows, {.temperature = 1, .top_k = 20}));
+  out.push_back(m.make("top_k_1", 3, {.temperature = 1.5f, .top_k = 1}));
+  out.push_back(m.make("top_p", rows, {.temperature = 0.8f, .top_p = 0.9f}));
+  out.push_back(m.make("min_p", rows, {.temperature = 1.3f, .min_p = 0.05f}));
+  out.push_back(m.make("penalties", rows, {.repetition = 1.3f, .presence = 1.5f, .frequency = 0.4f}));
+  out.push_back(m.make("everything", rows,
+                       {.temperature = 0.6f,
+                        .top_k = 20,
+                        .top_p = 0.95f,
+                        .min_p = 0.01f,
+                        .repetition = 1.1f,
+                        .presence = 0.5f,
+                        .frequency = 0.2f}));
+  SampleCase ties = m.make("ties", rows, {});
+  m.forget(ties);
+  for (int r = 0; r < rows; ++r)
+    for (int i = 0; i < p.usable; ++i) ties.logits.set(r, i, std::round(ties.logits.get(r, i) / 2));
+  for (int r = 0; r < rows; ++r)
+    for (int i = std::max(0, p.usable - 10); i < p.usable; ++i) ties.logits.set(r, i, (i - p.usable + 10) / 2 + 9);
+  out.push_back(std::move(ties));
+  SampleCase cut = m.make("ties_at_cut", rows, {.temperature = 1, .top_k = std::min(20, p.usable)});
+  m.forget(cut);
+  for (int r = 0; r < rows; ++r)
+    for (int i = 0; i < p.usable; ++i) cut.logits.set(r, i, std::round(cut.logits.get(r, i)));
+  out.push_back(std::move(cut));
+  SampleCase bad = m.make("not_finite", 5, {});
+  bad.logits.set(1, p.usable / 3, std::nan(""));
+  bad.logits.set(2, p.usable - 1, INFINITY);
+  bad.logits.set(3, 0, -INFINITY);
+  if (p.vocab > p.usable) bad.logits.set(4, p.vocab - 1, std::nan(""));  // padding may hold anything
+  out.push_back(std::move(bad));
+  SampleCase sharp = m.make("two_tokens", 2 * rows, {.temperature = 0.9f});
+  m.forget(sharp);
+  for (int r = 0; r < sharp.rows; ++r) {
+    for (int i = 0; i < p.usable; ++i) sharp.logits.set(r, i, -20);
+    sharp.logits.set(r, 5 % p.usable, 1);
+    sharp.logits.set(r, p.usable * 2 / 3, 0.25);
+  }
+  out.push_back(std::move(sharp));
+  SampleCase negative = m.make("all_negative", rows, {.temperature = 1, .repetition = 1.3f});
+  for (int r = 0; r < rows; ++r)
+    for (int i = 0; i < p.usable; ++i) negative.logits.set(r, i, negative.logits.get(r, i) - 30);
+  out.push_back(std::move(negative));
+  SampleCase mixed = m.make("mixed_rows", std::min(rows, 33), {.temperature = 1});
+  for (int r = 0; r < mixed.rows; ++r) {
+    SampleRow& s = mixed.bare[static_cast<size_t>(r)];
+    s.temperature = r % 3 == 0 ? 0 : 0.5f + 0.1f * static_cast<float>(r % 7);
+    s.top_k = r % 5 == 0 ? 0 : 1 + r * 3;
+    s.top_p = r % 2 == 0 ? 1 : 0.5f;
+  }
+  out.push_back(std::move(mixed));
+  return out;
+}
+
+}  // namespace mettle

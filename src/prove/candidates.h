@@ -1,0 +1,36 @@
+// Which backends are proved: the program's own lists, or others that a test plants.
+#pragma once
+#include <tuple>
+#include <vector>
+
+#include "ops/problem.h"
+#include "prove/prover.h"
+
+namespace mettle {
+
+struct Candidates {
+  std::tuple<std::vector<const Backend<EmbedOp>*>, std::vector<const Backend<JoinOp>*>,
+             std::vector<const Backend<LinearOp>*>, std::vector<const Backend<MoeOp>*>,
+             std::vector<const Backend<AttentionOp>*>, std::vector<const Backend<GdnOp>*>,
+             std::vector<const Backend<SampleOp>*>>
+      lists;
+
+  template <class Op>
+  std::vector<const Backend<Op>*>& of() {
+    return std::get<std::vector<const Backend<Op>*>>(lists);
+  }
+  template <class Op>
+  const std::vector<const Backend<Op>*>& of() const {
+    return std::get<std::vector<const Backend<Op>*>>(lists);
+  }
+  static Candidates all();  // backends_of every op
+};
+
+// Silence after which a child is taken for hanging; tests shorten it.
+inline constexpr int kSilenceMs = 20'000;
+
+ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& options, const Candidates& candidates,
+                  int silence_ms = kSilenceMs);
+int prove_child(const Candidates& candidates);
+
+}  // namespace mettle

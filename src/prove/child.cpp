@@ -1,0 +1,234 @@
+// The child's loop: works through what the parent sends, one line per event on the pipe that was its standard output.
+//   in   {"threads", "seed"}, then per problem {"problem", "entries": [{"id", "backend", "tactic", "prove", "time"}]}
+//   out  {"hello"}; per entry {"start": id}, {"alive"} ..., {"done": id, "verdict", ...}; then {"timing": id} and
+//        {"timed": id, "us": [...]}; at last {"end"}
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <iostream>
+#include <new>
+#include <nlohmann/json.hpp>
+
+#include "base/error.h"
+#include "prove/candidates.h"
+#include "prove/problem_json.h"
+#include "prove/trial.h"
+
+namespace mettle {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+
+double ms_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
+}
+
+// Standard output belongs to the protocol; what a backend prints goes to standard error instead.
+class Pipe {
+ public:
+  Pipe() : fd_(fcntl(1, F_DUPFD_CLOEXEC, 3)) {
+    if (fd_ < 0 || dup2(2, 1) < 0) fail(Code::kDevice, "prove --child: cannot set up its output");
+  }
+  void send(const json& event) {
+    std::string line = event.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
+    for (size_t at = 0; at < line.size();) {
+      const ssize_t n = write(fd_, line.data() + at, line.size() - at);
+      if (n < 0 && errno == EINTR) continue;
+      if (n <= 0) _exit(1);  // the parent is gone
+      at += static_cast<size_t>(n);
+    }
+    last_ = Clock::now();
+  }
+  void alive() {
+    if (ms_since(last_) > 200) send({{"alive", true}});
+  }
+
+ private:
+  int fd_;
+  Clock::time_point last_ = Clock::now();
+};
+
+// A crash leaves no core file; a backend that allocates without end fails instead of taking the machine along.
+void limit_self() {
+  const rlimit none{0, 0};
+  setrlimit(RLIMIT_CORE, &none);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+  const auto memory = static_cast<rlim_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<rlim_t>(sysconf(_SC_PAGE_SIZE));
+  const rlim_t most = std::max<rlim_t>(memory / 2, rlim_t{4} << 30);
+  rlimit space{};
+  getrlimit(RLIMIT_AS, &space);
+  space.rlim_cur = std::min(most, space.rlim_max);
+  setrlimit(RLIMIT_AS, &space);
+#endif
+}
+
+template <class Op>
+struct Work {
+  int id = 0;
+  const Backend<Op>* backend = nullptr;
+  Tactic tactic;
+  bool prove = true, time = true;
+  bool too_slow = false;  // of the race: for more rows
+  std::array<double, kRowBuckets.size()> us{};
+};
+
+// Every tactic at every bucket, one after the other in rounds, so that a busy moment hits all alike. Who is four times
+// slower than the best at its best, or needs more than a quarter of a second for a run, is not asked about more rows.
+template <class Op>
+void race(Trial<Op>& trial, std::vector<Work<Op>>& works, Pipe& pipe) {
+  constexpr int kRounds = 9, kLeastRounds = 3;
+  constexpr double kBudgetUs = 4'000, kLongUs = 20'000, kLongestUs = 250'000;
+  for (size_t b = 0; b < kRowBuckets.size(); ++b) {
+    struct Runner {
+      Work<Op>* work;
+      std::function<void()> launch;
+      std::vector<double> us;
+      double least = 1e300, spent = 0;
+    };
+    std::vector<Runner> runners;
+    for (Work<Op>& w : works) {
+      if (!w.time || w.too_slow) continue;
+      pipe.send({{"timing", w.id}});
+      runners.push_back({&w, trial.typical_launch(*w.backend, w.tactic, kRowBuckets[b]), {}});
+      runners.back().launch();  // warms caches and pages
+    }
+    double best = 1e300;
+    for (int round = 0; round < kRounds; ++round)
+      for (Runner& r : runners) {
+        const bool enough = round >= kLeastRounds && r.spent > kBudgetUs;
+        if (enough || (round > 0 && r.least > kLongUs) || (round >= kLeastRounds && r.least > 2 * best)) continue;
+        if (runners.size() > 1) pipe.send({{"timing", r.work->id}});
+        const auto begin = Clock::now();
+        r.launch();
+        const double us = std::max(ms_since(begin) * 1e3, 1e-3);
+        r.us.push_back(us);
+        r.spent += us;
+        r.least = std::min(r.least, us);
+        best = std::min(best, us);
+      }
+    for (Runner& r : runners) {
+      std::sort(r.us.begin(), r.us.end());
+      r.work->us[b] = r.us[r.us.size() / 2];
+      const double next = b + 1 < kRowBuckets.size() ? r.least * kRowBuckets[b + 1] / kRowBuckets[b] : 0;
+      r.work->too_slow = r.least > 4 * best || next > 4 * kLongestUs || r.least > kLongestUs;
+    }
+  }
+}
+
+json verdict_json(const Verdict& v) {
+  return {
+      {"verdict", name_of(v.code)}, {"have", v.have}, {"need", v.need}, {"sentence", v.sentence}, {"remedy", v.remedy}};
+}
+
+// The verdict of whatever happens while `prove` runs.
+template <class F>
+Verdict verdict_of(F&& prove) {
+  try {
+    prove();
+    return {};
+  } catch (const ProofFailure& failure) {
+    return failure.verdict;
+  } catch (const std::bad_alloc&) {
+    return refuse(VerdictCode::kOutOfMemory, "allocation failed", "");
+  } catch (const Error& e) {
+    const bool memory = e.code == Code::kDevice;
+    return refuse(memory ? VerdictCode::kOutOfMemory : VerdictCode::kFault, "exception", "a result", e.message);
+  } catch (const std::exception& e) {
+    return refuse(VerdictCode::kFault, "exception", "a result", fmt::format("threw {}", e.what()));
+  } catch (...) {
+    return refuse(VerdictCode::kFault, "exception", "a result", "threw something that is no exception");
+  }
+}
+
+template <class Problem>
+void work_on(const Problem& problem, const json& entries, const Candidates& candidates, const TrialContext& context,
+             Pipe& pipe) {
+  using Op = OpOf<Problem>;
+  const Device device = this_cpu();
+  std::vector<Work<Op>> works;
+  for (const json& e : entries) {
+    Work<Op> w;
+    w.id = e.at("id").get<int>();
+    w.prove = e.at("prove").get<bool>();
+    w.time = e.at("time").get<bool>();
+    const auto& backend = e.at("backend").get_ref<const std::string&>();
+    const auto& tactic = e.at("tactic").get_ref<const std::string&>();
+    for (const Backend<Op>* b : candidates.of<Op>()) {
+      if (b->name != backend) continue;
+      for (const Tactic& t : b->tactics(problem, device))
+        if (t.name == tactic) w.backend = b, w.tactic = t;
+    }
+    if (w.backend == nullptr)
+      fail(Code::kInternal,
+           fmt::format("prove --child: no backend {} with tactic {} for {}", backend, tactic, problem.text()));
+    works.push_back(w);
+  }
+  std::unique_ptr<Trial<Op>> trial;
+  for (Work<Op>& w : works) {
+    if (!w.prove) continue;
+    pipe.send({{"start", w.id}});
+    const auto begin = Clock::now();
+    ProofEntry entry;
+    entry.bound = judge::kElement;
+    const Verdict verdict = verdict_of([&] {
+      if (trial == nullptr) trial = std::make_unique<Trial<Op>>(problem, context);
+      Examination examination(entry);
+      trial->prove(*w.backend, w.tactic, examination);
+      examination.finish();
+    });
+    w.time = w.time && verdict.ok();
+    json event = verdict_json(verdict);
+    event["done"] = w.id;
+    event["max_error"] = entry.max_error;
+    event["bound"] = entry.bound;
+    event["comparisons"] = entry.comparisons;
+    event["cases"] = entry.cases;
+    event["ms"] = ms_since(begin);
+    pipe.send(event);
+  }
+  if (std::none_of(works.begin(), works.end(), [](const Work<Op>& w) { return w.time; })) return;
+  if (trial == nullptr) trial = std::make_unique<Trial<Op>>(problem, context);
+  race(*trial, works, pipe);
+  for (const Work<Op>& w : works)
+    if (w.time) pipe.send({{"timed", w.id}, {"us", w.us}});
+}
+
+json next_line() {
+  std::string line;
+  while (std::getline(std::cin, line)) {
+    if (line.empty()) continue;
+    json parsed = json::parse(line, nullptr, false);
+    if (parsed.is_discarded() || !parsed.is_object())
+      fail(Code::kInvalidRequest,
+           fmt::format("prove --child: a line of standard input is no JSON object: {:.80}", line));
+    return parsed;
+  }
+  return {};
+}
+
+}  // namespace
+
+int prove_child(const Candidates& candidates) {
+  limit_self();
+  Pipe pipe;
+  const json head = next_line();
+  if (head.is_null()) fail(Code::kInvalidRequest, "prove --child: reads problems from standard input, got none");
+  ThreadTeam team(std::clamp(head.value("threads", 1), 1, 1024));
+  const TrialContext context{&team, head.value("seed", uint64_t{1}), [&pipe] { pipe.alive(); }};
+  pipe.send({{"hello", true}});
+  for (json job = next_line(); !job.is_null(); job = next_line()) {
+    const AnyProblem problem = problem_from_json(job.at("problem"));
+    std::visit([&](const auto& p) { work_on(p, job.at("entries"), candidates, context, pipe); }, problem);
+  }
+  pipe.send({{"end", true}});
+  return 0;
+}
+
+int prove_child() { return prove_child(Candidates::all()); }
+
+}  // namespace mettle

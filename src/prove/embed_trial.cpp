@@ -1,0 +1,83 @@
+#include <algorithm>
+
+#include "ops/embed_cases.h"
+#include "prove/trial.h"
+
+namespace mettle {
+namespace {
+
+constexpr int kLargest = 8'192;  // a larger vocabulary is proved on a slice
+
+EmbedProblem cut(EmbedProblem p) {
+  if (int64_t{p.vocab} * p.hidden > int64_t{16} << 20) p.vocab = std::min(p.vocab, kLargest + p.vocab % 1024);
+  return p;
+}
+
+}  // namespace
+
+template <>
+struct Trial<EmbedOp>::State {
+  EmbedProblem problem;
+  TrialContext context;
+  CaseInput table;
+  std::vector<EmbedCase> cases;
+};
+
+template <>
+Trial<EmbedOp>::~Trial() = default;
+
+template <>
+Trial<EmbedOp>::Trial(const EmbedProblem& whole, const TrialContext& context) : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  s.problem = cut(whole);
+  s.context = context;
+  s.table = embed_table(s.problem, context.seed);
+  s.cases = embed_cases(s.problem, context.seed + 1, 700);
+}
+
+template <>
+void Trial<EmbedOp>::prove(const Backend<EmbedOp>& backend, const Tactic& tactic, Examination& examination) {
+  State& s = *state_;
+  Stream stream{s.context.team};
+  for (const EmbedCase& c : s.cases) {
+    examination.begin(c.kind);
+    Expected expected(c.rows, s.problem.hidden, DType::kF32);
+    for (int r = 0; r < c.rows; ++r)
+      for (int k = 0; k < s.problem.hidden; ++k)
+        expected.value[static_cast<size_t>(r) * s.problem.hidden + k] = s.table.get(c.ids[static_cast<size_t>(r)], k);
+    std::vector<uint8_t> runs[2];
+    for (int pass = 0; pass < 2; ++pass) {
+      Guarded residual("residual", {c.rows, s.problem.hidden}, DType::kF32);
+      residual.prefill(pass);
+      const EmbedArgs args{s.problem, c.rows, c.ids.data(), s.table.view(), residual.view()};
+      check_args(args);
+      backend.run(tactic, args, stream);
+      s.context.alive();
+      examination.demand(residual.check());
+      runs[pass] = residual.copy();
+      examination.judge_exact("residual", expected, floats(runs[pass]));
+    }
+    examination.judge_same(VerdictCode::kNondeterministic, "residual", runs[0], runs[1], int64_t{s.problem.hidden} * 4);
+  }
+}
+
+template <>
+std::function<void()> Trial<EmbedOp>::typical_launch(const Backend<EmbedOp>& backend, const Tactic& tactic, int rows) {
+  State& s = *state_;
+  struct Launch {
+    std::vector<int32_t> ids;
+    Guarded out;
+  };
+  auto l = std::make_shared<Launch>();
+  CaseRandom random(s.context.seed);
+  for (int r = 0; r < rows; ++r) l->ids.push_back(random.below(s.problem.vocab));
+  l->out = Guarded("residual", {rows, s.problem.hidden}, DType::kF32);
+  return [this, l, &backend, tactic, rows] {
+    Stream stream{state_->context.team};
+    backend.run(tactic, {state_->problem, rows, l->ids.data(), state_->table.view(), l->out.view()}, stream);
+  };
+}
+
+template class Trial<EmbedOp>;
+
+}  // namespace mettle

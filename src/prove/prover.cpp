@@ -1,0 +1,344 @@
+#include "prove/prover.h"
+
+#include <fmt/format.h>
+#include <pwd.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <set>
+
+#include "base/error.h"
+#include "base/log.h"
+#include "base/subprocess.h"
+#include "prove/candidates.h"
+#include "prove/problem_json.h"
+#include "prove/store.h"
+
+namespace mettle {
+namespace {
+
+using nlohmann::json;
+using std::chrono::milliseconds;
+
+constexpr int kDeadlineHours = 2;
+constexpr size_t kOutputLimit = size_t{256} << 20;
+
+// An entry and what is still to be done for it.
+struct Item {
+  ProofEntry entry;
+  size_t problem = 0;
+  bool prove = false, time = false;
+  bool open() const { return prove || time; }
+};
+
+Device with_every_isa(Device device) {
+  device.isas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
+  return device;
+}
+
+std::string names_of(const std::vector<Isa>& isas) {
+  std::string out;
+  for (const Isa isa : isas) out += fmt::format("{}{}", out.empty() ? "" : " ", name_of(isa));
+  return out;
+}
+
+// The entries of one problem: refusals are final, the rest is to be proved.
+template <class Problem>
+void list_entries(const Problem& problem, size_t index, const ProveOptions& options, const Candidates& candidates,
+                  std::vector<Item>& items) {
+  using Op = OpOf<Problem>;
+  if (!options.only_op.empty() && options.only_op != Op::kName) return;
+  for (const Backend<Op>* backend : candidates.of<Op>()) {
+    if (!options.only_backend.empty() && options.only_backend != backend->name) continue;
+    const auto add = [&](const std::string& tactic, Verdict verdict, bool prove) {
+      Item item;
+      item.entry.op = Op::kName;
+      item.entry.backend = backend->name;
+      item.entry.tactic = tactic;
+      item.entry.problem = problem.text();
+      item.entry.numerics = backend->numerics.text();
+      item.entry.verdict = std::move(verdict);
+      item.problem = index;
+      item.prove = prove;
+      item.time = prove && options.time;
+      items.push_back(std::move(item));
+    };
+    try {
+      const Verdict verdict = backend->supports(problem, options.device);
+      if (!verdict.ok()) {
+        add("", verdict, false);
+        continue;
+      }
+      const std::vector<Tactic> tactics = backend->tactics(problem, options.device);
+      if (tactics.empty())
+        add("", refuse(VerdictCode::kFault, "no tactic", "at least one", "supports the problem but offers no tactic"),
+            false);
+      for (const Tactic& t : tactics) add(t.name, {}, true);
+      for (const Tactic& t : backend->tactics(problem, with_every_isa(options.device))) {
+        const bool listed =
+            std::any_of(tactics.begin(), tactics.end(), [&](const Tactic& own) { return own.name == t.name; });
+        if (!listed)
+          add(t.name, refuse(VerdictCode::kIsaMissing, names_of(options.device.isas), std::string(name_of(t.isa))),
+              false);
+      }
+    } catch (const std::exception& e) {
+      add("",
+          refuse(VerdictCode::kFault, "exception", "an answer",
+                 fmt::format("asked for its tactics it threw: {}", e.what())),
+          false);
+    }
+  }
+}
+
+class Run {
+ public:
+  Run(std::span<const AnyProblem> problems, const ProveOptions& options, std::vector<Item>& items, int silence_ms)
+      : problems_(problems), options_(options), items_(items), silence_(silence_ms) {}
+
+  // Children until nothing is open: each death settles at least one entry.
+  void work() {
+    while (std::any_of(items_.begin(), items_.end(), [](const Item& i) { return i.open(); })) {
+      current_ = nullptr;
+      ended_ = false;
+      const SubprocessResult result = run_child();
+      if (ended_) {
+        for (Item& i : items_)
+          if (i.open())
+            settle(i, refuse(VerdictCode::kFault, "no report", "a report", "the child ended without a report"));
+        return;
+      }
+      if (!hello_)
+        fail(Code::kDevice,
+             fmt::format("prove: the child did not start: {}; its last words: {}", how(result), last_line(result.err)));
+      if (current_ == nullptr)
+        for (Item& i : items_)
+          if (i.open()) {
+            current_ = &i;
+            break;
+          }
+      if (current_ == nullptr) return;
+      settle(*current_, death(result));
+    }
+  }
+
+ private:
+  std::string input() const {
+    std::string text = json{{"threads", options_.threads}, {"seed", 1}}.dump() + "\n";
+    for (size_t p = 0; p < problems_.size(); ++p) {
+      json entries = json::array();
+      for (size_t i = 0; i < items_.size(); ++i) {
+        const Item& item = items_[i];
+        if (item.problem == p && item.open())
+          entries.push_back({{"id", i},
+                             {"backend", item.entry.backend},
+                             {"tactic", item.entry.tactic},
+                             {"prove", item.prove},
+                             {"time", item.time}});
+      }
+      if (!entries.empty()) text += json{{"problem", to_json(problems_[p])}, {"entries", entries}}.dump() + "\n";
+    }
+    return text;
+  }
+
+  SubprocessResult run_child() {
+    SubprocessOptions child;
+    child.argv = options_.child_argv;
+    if (child.argv.empty()) child.argv = {"/proc/self/exe", "prove", "--child"};
+    child.input = input();
+    child.deadline = std::chrono::hours(kDeadlineHours);
+    child.silence = milliseconds(silence_);
+    child.output_limit = kOutputLimit;
+    child.on_line = [this](std::string_view line) { on_line(line); };
+    return run_subprocess(child);
+  }
+
+  Item* item_of(const json& event, const char* key) {
+    const json& id = event.at(key);
+    if (!id.is_number_unsigned() || id.get<size_t>() >= items_.size()) return nullptr;
+    Item& item = items_[id.get<size_t>()];
+    return item.open() ? &item : nullptr;
+  }
+
+  // Anything that is not an event of the protocol is ignored: it proves nothing.
+  void on_line(std::string_view line) {
+    const json event = json::parse(line, nullptr, false);
+    if (!event.is_object()) return;
+    try {
+      if (event.contains("hello")) hello_ = true;
+      if (event.contains("end")) ended_ = true;
+      if (event.contains("start")) current_ = item_of(event, "start");
+      if (event.contains("timing")) current_ = item_of(event, "timing");
+      if (event.contains("done")) done(event);
+      if (event.contains("timed")) {
+        if (Item* item = item_of(event, "timed"); item != nullptr && !item->prove) {
+          item->entry.us = event.at("us").get<std::array<double, kRowBuckets.size()>>();
+          item->time = false;
+        }
+      }
+    } catch (const std::exception& e) {
+      log::debug("prove: a line of the child is ignored: {}", e.what());
+    }
+  }
+
+  void done(const json& event) {
+    Item* item = item_of(event, "done");
+    if (item == nullptr || item != current_ || !item->prove) return;
+    ProofEntry e = item->entry;
+    e.verdict = {verdict_code(event.at("verdict").get_ref<const std::string&>()), event.at("have"), event.at("need"),
+                 event.at("sentence"), event.at("remedy")};
+    e.max_error = event.at("max_error");
+    e.bound = event.at("bound");
+    e.comparisons = event.at("comparisons");
+    e.cases = event.at("cases");
+    e.ms = event.at("ms");
+    if (e.verdict.ok() && !(e.comparisons > 0 && e.max_error <= e.bound))
+      e.verdict = refuse(VerdictCode::kUnproved, fmt::format("{} comparisons, error {}", e.comparisons, e.max_error),
+                         "comparisons within the bound", "reported success without showing it");
+    item->entry = std::move(e);
+    item->prove = false;
+    item->time = item->time && item->entry.verdict.ok();
+    current_ = nullptr;
+    report(*item);
+  }
+
+  void settle(Item& item, Verdict verdict) {
+    item.entry.verdict = std::move(verdict);
+    item.entry.us = {};
+    item.prove = item.time = false;
+    report(item);
+  }
+
+  void report(const Item& item) {
+    ++done_;
+    if (options_.on_progress) options_.on_progress(std::min(done_, items_.size()), items_.size(), item.entry);
+  }
+
+  static std::string how(const SubprocessResult& r) {
+    switch (r.end) {
+      case SubprocessEnd::kExited:
+        return fmt::format("exit code {}", r.exit_code);
+      case SubprocessEnd::kSignaled: {
+        const char* name = sigabbrev_np(r.signal);
+        return name != nullptr ? fmt::format("signal SIG{}", name) : fmt::format("signal {}", r.signal);
+      }
+      case SubprocessEnd::kDeadline:
+        return "deadline";
+      case SubprocessEnd::kSilence:
+        return "silence";
+      case SubprocessEnd::kOutputLimit:
+        return "output limit";
+    }
+    return "?";
+  }
+
+  static std::string last_line(std::string text) {
+    while (!text.empty() && text.back() == '\n') text.pop_back();
+    const size_t at = text.rfind('\n');
+    return at == std::string::npos ? text : text.substr(at + 1);
+  }
+
+  Verdict death(const SubprocessResult& r) const {
+    const std::string words = last_line(r.err),
+                      tail = words.empty() ? "" : fmt::format("; its last words: {:.300}", words);
+    if (r.end == SubprocessEnd::kSilence || r.end == SubprocessEnd::kDeadline)
+      return refuse(VerdictCode::kHang, how(r), fmt::format("a sign within {} ms", silence_),
+                    fmt::format("silent for {} ms and ended{}", silence_, tail));
+    if (r.end == SubprocessEnd::kExited)
+      return refuse(VerdictCode::kFault, how(r), "a report",
+                    fmt::format("ended the process with exit code {} in the middle of its proof{}", r.exit_code, tail));
+    return refuse(VerdictCode::kFault, how(r), "a report", fmt::format("ended by {}{}", how(r), tail));
+  }
+
+  std::span<const AnyProblem> problems_;
+  const ProveOptions& options_;
+  std::vector<Item>& items_;
+  int silence_;
+  Item* current_ = nullptr;
+  bool hello_ = false, ended_ = false;
+  size_t done_ = 0;
+};
+
+}  // namespace
+
+Candidates Candidates::all() {
+  Candidates c;
+  const auto take = [&]<class Op>(std::type_identity<Op>) {
+    const auto all = backends_of<Op>();
+    c.of<Op>().assign(all.begin(), all.end());
+  };
+  take(std::type_identity<EmbedOp>{});
+  take(std::type_identity<JoinOp>{});
+  take(std::type_identity<LinearOp>{});
+  take(std::type_identity<MoeOp>{});
+  take(std::type_identity<AttentionOp>{});
+  take(std::type_identity<GdnOp>{});
+  take(std::type_identity<SampleOp>{});
+  return c;
+}
+
+ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& options, const Candidates& candidates,
+                  int silence_ms) {
+  ProofReport report{options.device.model, build_id(), {}};
+  std::vector<Item> items;
+  std::set<std::string> seen;  // layers of a model share their problems
+  for (size_t i = 0; i < problems.size(); ++i)
+    if (seen.insert(text_of(problems[i])).second)
+      std::visit([&](const auto& p) { list_entries(p, i, options, candidates, items); }, problems[i]);
+
+  const std::string folder = options.cache_folder.empty() ? default_cache_folder() : options.cache_folder;
+  VerdictStore store(folder, report.build, options.device);
+  for (Item& item : items) {
+    bool timed = false;
+    if (!item.prove || options.reprove || !store.find(item.entry, options.threads, &timed)) continue;
+    item.prove = false;
+    item.time = options.time && item.entry.verdict.ok() && !timed;
+  }
+  std::vector<bool> fresh;
+  for (const Item& item : items) fresh.push_back(item.open());
+  Run run(problems, options, items, silence_ms);
+  run.work();
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (fresh[i]) store.put(items[i].entry, options.threads);
+    report.entries.push_back(items[i].entry);
+  }
+  store.save();
+  return report;
+}
+
+ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& options) {
+  return prove(problems, options, Candidates::all());
+}
+
+const ProofEntry* ProofReport::find(const std::string& problem, std::string_view backend,
+                                    std::string_view tactic) const {
+  for (const ProofEntry& e : entries)
+    if (e.problem == problem && e.backend == backend && e.tactic == tactic) return &e;
+  return nullptr;
+}
+
+bool all_proved(const ProofReport& report) {
+  std::map<std::string, bool> proved;
+  for (const ProofEntry& e : report.entries) {
+    const bool ok = e.verdict.ok();
+    proved[e.problem] = proved[e.problem] || ok;
+    if (!ok && (!info_of(e.verdict.code).refusal || e.verdict.code == VerdictCode::kUnproved)) return false;
+  }
+  return !proved.empty() && std::all_of(proved.begin(), proved.end(), [](const auto& p) { return p.second; });
+}
+
+std::string default_cache_folder() {
+  const auto from = [](const char* name) {
+    const char* value = std::getenv(name);
+    return std::string(value != nullptr && value[0] == '/' ? value : "");
+  };
+  if (const std::string xdg = from("XDG_CACHE_HOME"); !xdg.empty()) return xdg + "/mettle";
+  std::string home = from("HOME");
+  if (home.empty())
+    if (const passwd* user = getpwuid(getuid()); user != nullptr && user->pw_dir != nullptr) home = user->pw_dir;
+  return home.empty() ? "none" : home + "/.cache/mettle";
+}
+
+}  // namespace mettle

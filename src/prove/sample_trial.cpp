@@ -1,0 +1,211 @@
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <fmt/format.h>
+#include <numeric>
+
+#include "ops/oracle.h"
+#include "ops/sample_cases.h"
+#include "prove/trial.h"
+
+namespace mettle {
+namespace {
+
+constexpr int32_t kUnwritten = static_cast<int32_t>(0xA5A5A5A5);  // no token, not -1 either
+
+}  // namespace
+
+template <>
+struct Trial<SampleOp>::State {
+  struct Right {  // per row
+    oracle::SampleExpected token;
+    std::vector<int32_t> best;  // by raw logit, lowest id on ties: the alternatives
+  };
+
+  SampleProblem problem;
+  TrialContext context;
+  std::vector<SampleCase> cases;
+  std::vector<std::vector<Right>> right;
+
+  std::vector<uint8_t> launch(const Backend<SampleOp>& backend, const Tactic& tactic, const SampleCase& c,
+                              const CaseInput& logits, Examination& examination) const;
+  void judge(const SampleCase& c, const std::vector<Right>& rows, const std::vector<SampleResult>& results,
+             Examination& examination) const;
+  const std::vector<Right>& right_of(size_t i);
+};
+
+template <>
+Trial<SampleOp>::~Trial() = default;
+
+template <>
+Trial<SampleOp>::Trial(const SampleProblem& problem, const TrialContext& context) : state_(std::make_unique<State>()) {
+  State& s = *state_;
+  s.problem = problem;
+  s.context = context;
+  s.cases = sample_cases(problem, context.seed, std::clamp(400'000 / problem.vocab, 3, 128));
+  s.right.resize(s.cases.size());
+}
+
+const std::vector<Trial<SampleOp>::State::Right>& Trial<SampleOp>::State::right_of(size_t i) {
+  const SampleCase& c = cases[i];
+  std::vector<Right>& rows = right[i];
+  if (!rows.empty()) return rows;
+  rows.resize(static_cast<size_t>(c.rows));
+  const std::vector<SampleRow> params = c.params();
+  context.team->run([&](int member) {
+    const Span share = share_of(c.rows, member, context.team->members());
+    for (int64_t r = share.begin; r < share.end; ++r) {
+      const auto at = static_cast<size_t>(r);
+      const float* logits = c.logits.view().as<float>() + r * problem.vocab;
+      rows[at].token = oracle::sample(problem, logits, params[at]);
+      if (!std::all_of(logits, logits + problem.usable, [](float l) { return std::isfinite(l); })) continue;
+      std::vector<int32_t> order(static_cast<size_t>(problem.usable));
+      std::iota(order.begin(), order.end(), 0);
+      const auto wanted = std::min<ptrdiff_t>(params[at].top_logprobs, problem.usable);
+      std::partial_sort(order.begin(), order.begin() + wanted, order.end(), [&](int32_t a, int32_t b) {
+        return logits[a] > logits[b] || (logits[a] == logits[b] && a < b);
+      });
+      rows[at].best.assign(order.begin(), order.begin() + wanted);
+    }
+  });
+  context.alive();
+  return rows;
+}
+
+std::vector<uint8_t> Trial<SampleOp>::State::launch(const Backend<SampleOp>& backend, const Tactic& tactic,
+                                                    const SampleCase& c, const CaseInput& logits,
+                                                    Examination& examination) const {
+  const auto bytes = static_cast<int64_t>(sizeof(SampleResult)) * c.rows;
+  Guarded results("results", {bytes}, DType::kU8);
+  results.arm();
+  std::memset(results.body(), 0xA5, results.bytes());
+  GuardedWorkspace ws(workspace_bytes(backend, tactic, problem, c.rows, context.team->members()));
+  const std::vector<SampleRow> params = c.params();
+  const SampleArgs args{problem,
+                        c.rows,
+                        logits.view(),
+                        params,
+                        {reinterpret_cast<SampleResult*>(results.body()), static_cast<size_t>(c.rows)},
+                        ws.arm()};
+  check_args(args);
+  Stream stream{context.team};
+  backend.run(tactic, args, stream);
+  context.alive();
+  examination.demand(results.check_guards());
+  examination.demand(ws.check());
+  return results.copy();
+}
+
+void Trial<SampleOp>::State::judge(const SampleCase& c, const std::vector<Right>& rows,
+                                   const std::vector<SampleResult>& results, Examination& examination) const {
+  const auto wrong = [&](VerdictCode code, int row, const std::string& have, const std::string& need,
+                         const std::string& what) {
+    examination.fail_with(refuse(code, have, need, fmt::format("row {}: {}", row, what)));
+  };
+  Expected logprobs(1, 0, DType::kF32);
+  std::vector<float> got;
+  const auto expect = [&](const float* logits, int32_t id, float value) {
+    double sigma = 0;
+    logprobs.value.push_back(oracle::logprob(problem, logits, id, &sigma));
+    logprobs.sys.push_back(sigma);
+    got.push_back(value);
+  };
+  for (int r = 0; r < c.rows; ++r) {
+    const auto at = static_cast<size_t>(r);
+    const SampleResult& result = results[at];
+    const Right& right = rows[at];
+    const float* logits = c.logits.view().as<float>() + int64_t{r} * problem.vocab;
+    if (result.token == kUnwritten)
+      wrong(VerdictCode::kIncompleteWrite, r, "unwritten", "a token", "no token was written");
+    examination.count(1);
+    if (!right.token.finite) {
+      if (result.token != -1)
+        wrong(VerdictCode::kWrongSelection, r, fmt::format("{}", result.token), "-1",
+              fmt::format("drew token {} from logits that are not finite, must say -1", result.token));
+      continue;
+    }
+    if (std::find(right.token.right.begin(), right.token.right.end(), result.token) == right.token.right.end()) {
+      const std::string need =
+          right.token.right.size() == 1
+              ? fmt::format("{}", right.token.right.front())
+              : fmt::format("one of {} tokens such as {}", right.token.right.size(), right.token.right.front());
+      wrong(VerdictCode::kWrongSelection, r, fmt::format("{}", result.token), need,
+            fmt::format("drew token {}, must be {} (temperature {}, top_k {}, top_p {}, min_p {}, random {:.6f})",
+                        result.token, need, c.bare[at].temperature, c.bare[at].top_k, c.bare[at].top_p,
+                        c.bare[at].min_p, c.bare[at].random));
+    }
+    expect(logits, result.token, result.logprob);
+    for (size_t k = 0; k < right.best.size(); ++k) {
+      if (result.top_ids[k] != right.best[k])
+        wrong(VerdictCode::kWrongSelection, r, fmt::format("{}", result.top_ids[k]), fmt::format("{}", right.best[k]),
+              fmt::format("alternative {} is token {}, must be {}", k, result.top_ids[k], right.best[k]));
+      expect(logits, right.best[k], result.top_logprobs[k]);
+    }
+  }
+  logprobs.cols = static_cast<int64_t>(logprobs.value.size());
+  logprobs.rnd.resize(logprobs.value.size());
+  logprobs.jump.resize(logprobs.value.size());
+  for (const float g : got)
+    if (!std::isfinite(g))
+      examination.fail_with(
+          refuse(VerdictCode::kNotFinite, fmt::format("{}", g), "finite", "a log-probability is not finite"));
+  if (logprobs.cols > 0) examination.judge_elements("logprob", logprobs, got);
+}
+
+template <>
+void Trial<SampleOp>::prove(const Backend<SampleOp>& backend, const Tactic& tactic, Examination& examination) {
+  State& s = *state_;
+  const auto results_of = [](const std::vector<uint8_t>& bytes) {
+    std::vector<SampleResult> out(bytes.size() / sizeof(SampleResult));
+    std::memcpy(out.data(), bytes.data(), bytes.size());
+    return out;
+  };
+  for (size_t i = 0; i < s.cases.size(); ++i) {
+    const SampleCase& c = s.cases[i];
+    examination.begin(c.kind);
+    const std::vector<uint8_t> first = s.launch(backend, tactic, c, c.logits, examination);
+    s.judge(c, s.right_of(i), results_of(first), examination);
+    if (c.rows > 64 && i > 3) continue;  // the demands below hold for any parameters: a few cases show them
+    const std::vector<uint8_t> second = s.launch(backend, tactic, c, c.logits, examination);
+    examination.judge_same(VerdictCode::kNondeterministic, "results", first, second, sizeof(SampleResult));
+    if (c.rows < 2) continue;
+    CaseInput beside = c.logits.copy();
+    for (int r = 1; r < c.rows; r += 2) beside.fill_row_nan(r);
+    const std::vector<uint8_t> beside_nan = s.launch(backend, tactic, c, beside, examination);
+    examination.judge_same(VerdictCode::kRowDependent, "results", first, beside_nan, sizeof(SampleResult), 2);
+    const std::vector<SampleResult> nan_rows = results_of(beside_nan);
+    for (size_t r = 1; r < nan_rows.size(); r += 2)
+      if (nan_rows[r].token != -1)
+        examination.fail_with(
+            refuse(VerdictCode::kWrongSelection, fmt::format("{}", nan_rows[r].token), "-1",
+                   fmt::format("row {}: drew token {} from NaN logits, must say -1", r, nan_rows[r].token)));
+  }
+}
+
+template <>
+std::function<void()> Trial<SampleOp>::typical_launch(const Backend<SampleOp>& backend, const Tactic& tactic,
+                                                      int rows) {
+  State& s = *state_;
+  struct Launch {
+    CaseInput logits;
+    std::vector<SampleRow> params;
+    std::vector<SampleResult> results;
+    Buffer ws;
+  };
+  auto l = std::make_shared<Launch>();
+  CaseRandom random(s.context.seed);
+  l->logits = CaseInput(rows, s.problem.vocab, DType::kF32);
+  l->logits.fill_normal(random, 3);
+  for (int r = 0; r < rows; ++r) l->params.push_back({.temperature = 0.7f, .top_p = 0.95f, .random = random.uniform()});
+  l->results.resize(static_cast<size_t>(rows));
+  l->ws = Buffer(workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members()));
+  return [this, l, &backend, tactic, rows] {
+    Stream stream{state_->context.team};
+    backend.run(tactic, {state_->problem, rows, l->logits.view(), l->params, l->results, {l->ws.data(), l->ws.size()}},
+                stream);
+  };
+}
+
+template class Trial<SampleOp>;
+
+}  // namespace mettle

@@ -1,0 +1,35 @@
+// Verdicts on disk: one file per build and device under <cache>/verdicts. A file is a header with a checksum and JSON;
+// anything damaged, cut, of another version or foreign is a miss. Written atomically; a writer merges what others
+// wrote.
+#pragma once
+#include <map>
+#include <string>
+
+#include "prove/prover.h"
+
+namespace mettle {
+
+class VerdictStore {
+ public:
+  // folder "" or "none": nothing is kept.
+  VerdictStore(std::string folder, const std::string& build, const Device& device);
+
+  // Fills verdict, figures and, when measured with that many threads, times. False: a miss.
+  bool find(ProofEntry& entry, int threads, bool* timed) const;
+  void put(const ProofEntry& entry, int threads);
+  // Writes what was put. A folder that cannot be written is one warning.
+  void save();
+  const std::string& path() const { return path_; }
+
+ private:
+  struct Kept {
+    ProofEntry entry;
+    std::map<int, std::array<double, kRowBuckets.size()>> us;  // by number of threads
+  };
+  static std::map<std::string, Kept> load(const std::string& path, const std::string& identity);
+
+  std::string path_, identity_;
+  std::map<std::string, Kept> kept_, fresh_;
+};
+
+}  // namespace mettle
