@@ -48,7 +48,7 @@ void add_options(CLI::App& app, RunOptions& o) {
       ->check(CLI::Range(0, 1 << 24))
       ->capture_default_str();
   app.add_option("-t,--temperature", o.temperature, "0: always the likeliest token; default: the model's")
-      ->check(CLI::Range(0.0, 10.0));
+      ->check(CLI::Range(0.0, 2.0));
   app.add_option("--top-p", o.top_p, "default: the model's")->check(CLI::Range(1e-6, 1.0));
   app.add_option("--top-k", o.top_k, "default: the model's; 0: all")->check(CLI::Range(0, 1 << 30));
   app.add_option("--seed", o.seed, "same seed, same answer");

@@ -87,7 +87,7 @@ void sort_out_fields(const FieldReader& body, const Json& json, std::span<const 
 
 void read_sampling(const FieldReader& body, const RequestContext& context, SamplingParams& s) {
   const SamplingDefaults& d = context.defaults;
-  s.temperature = body.number("temperature", 0, 10).value_or(d.temperature.value_or(1));
+  s.temperature = body.number("temperature", 0, 2).value_or(d.temperature.value_or(1));
   s.top_p = body.number("top_p", 0, 1).value_or(d.top_p.value_or(1));
   s.min_p = body.number("min_p", 0, 1).value_or(d.min_p.value_or(0));
   s.repetition = body.number("repetition_penalty", 0.01, 10).value_or(d.repetition_penalty.value_or(1));

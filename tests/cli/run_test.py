@@ -1,0 +1,151 @@
+"""`mettle run`: one answer, a pipe, a chat on a terminal; what goes to which stream; exit codes; Ctrl-C and Ctrl-D."""
+import json
+import os
+import pty
+import select
+import signal
+import subprocess
+import sys
+import tempfile
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import serving
+
+GREEDY = ("--temperature", "0", "--no-think")
+STORY = ("Tell me a story.", "--max-tokens", "3900", "--seed", "1")
+
+
+class OneAnswer(unittest.TestCase):
+    def run_ok(self, *arguments, **kwargs):
+        r = serving.run_program("run", *arguments, **kwargs)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        return r
+
+    def test_the_answer_alone_is_on_standard_output(self):
+        self.assertEqual(self.run_ok("How much is 757 plus 95?", *GREEDY).stdout, "852\n")
+        r = self.run_ok("What is 17 + 25?", "--temperature", "0")
+        self.assertEqual(r.stdout, "42\n")
+        self.assertTrue(r.stderr.strip(), "reasoning goes to standard error")
+
+    def test_a_pipe(self):
+        self.assertEqual(self.run_ok(*GREEDY, input="Spell the word tale.\n").stdout, "t-a-l-e\n")
+        for empty in ("", "\n"):
+            r = serving.run_program("run", input=empty)
+            self.assertEqual(r.returncode, 2)
+            self.assertIn("at least one character", r.stderr)
+
+    def test_json(self):
+        r = json.loads(self.run_ok("How much is 757 plus 95?", "--json", *GREEDY).stdout)
+        self.assertEqual(r["content"], "852")
+        self.assertEqual(r["finish_reason"], "stop")
+        self.assertEqual(r["usage"], {"prompt_tokens": 24, "completion_tokens": 4})
+
+    def test_options(self):
+        self.assertEqual(self.run_ok("How much is 757 plus 95?", "--max-tokens", "1", *GREEDY).stdout, "8\n")
+        self.assertEqual(self.run_ok("What is your name?", "--system", "Your name is Nora.", *GREEDY).stdout, "My name is Nora.\n")
+        a, b, c = (self.run_ok("Tell me a story.", "--seed", s, "--max-tokens", "20", "--no-think").stdout for s in "112")
+        self.assertEqual(a, b)
+        self.assertNotEqual(a, c)
+        self.assertEqual(self.run_ok("How much is 757 plus 95?", "--activation-dtype", "fp32", *GREEDY).stdout, "852\n")
+
+    def test_bad_input(self):
+        for arguments, code, says in (
+                (["Hi", "--max-tokens", "-1"], 2, "--max-tokens"), (["Hi", "--temperature", "nan"], 2, "--temperature"),
+                (["Hi", "--nonsense"], 2, "--nonsense: no such option"), ([""], 2, "at least one character"),
+                (["Hi", "-m", "/no/such"], 1, "/no/such"), (["word " * 5000], 2, "context of 4096 tokens"),
+                (["Hi \udcff"], 2, "UTF-8")):
+            r = subprocess.run([serving.PROGRAM, "run", *[os.fsencode(a) for a in arguments]], capture_output=True,
+                               timeout=300, env={**os.environ, "XDG_CACHE_HOME": serving.Server.cache})
+            self.assertEqual(r.returncode, code, (arguments[0][:20], r))
+            self.assertIn(says, r.stderr.decode(errors="replace"))
+            self.assertEqual(r.stdout, b"")
+
+    def test_interrupt_while_it_answers(self):
+        p = subprocess.Popen([serving.PROGRAM, "run", *STORY, "--no-think"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                             env={**os.environ, "XDG_CACHE_HOME": serving.Server.cache})
+        self.assertTrue(p.stdout.read(1))
+        p.send_signal(signal.SIGINT)
+        p.communicate(timeout=60)
+        self.assertEqual(p.returncode, 130)
+
+    def test_a_reader_that_goes_away(self):
+        p = subprocess.Popen([serving.PROGRAM, "run", *STORY, "--no-think"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+                             env={**os.environ, "XDG_CACHE_HOME": serving.Server.cache})
+        self.assertTrue(p.stdout.read(1))
+        p.stdout.close()
+        self.assertIn(p.wait(60), (1, -signal.SIGPIPE))
+
+
+class Terminal:
+    """The program on a pseudo-terminal."""
+
+    def __init__(self, *arguments, state):
+        self.parent, child = pty.openpty()
+        self.process = subprocess.Popen(
+            [serving.PROGRAM, "run", *arguments], stdin=child, stdout=child, stderr=child, start_new_session=True,
+            preexec_fn=lambda: __import__("fcntl").ioctl(0, __import__("termios").TIOCSCTTY, 0),
+            env={**os.environ, "XDG_CACHE_HOME": serving.Server.cache, "XDG_STATE_HOME": state, "TERM": "xterm"})
+        os.close(child)
+        self.seen = ""
+
+    def until(self, text, seconds=120):
+        """What came up to and with `text`."""
+        while text not in self.seen:
+            if not select.select([self.parent], [], [], seconds)[0]:
+                raise AssertionError(f"no {text!r} in {self.seen!r}")
+            try:
+                self.seen += os.read(self.parent, 65536).decode(errors="replace")
+            except OSError:
+                raise AssertionError(f"ended without {text!r}: {self.seen!r}") from None
+        head, self.seen = self.seen.split(text, 1)
+        return head + text
+
+    def type(self, keys):
+        os.write(self.parent, keys.encode())
+
+    def end(self):
+        while True:
+            try:
+                if not os.read(self.parent, 65536):
+                    break
+            except OSError:
+                break
+        os.close(self.parent)
+        return self.process.wait(60)
+
+
+class Chat(unittest.TestCase):
+    def test_chat_interrupt_history_and_leaving(self):
+        with tempfile.TemporaryDirectory() as state:
+            t = Terminal(*GREEDY, state=state)
+            t.until("Ctrl-D leaves")
+            t.until("> ")
+            t.type("How much is 757 plus 95?\r")
+            t.until("852")
+            t.until("> ")
+            t.type("Tell me a story.\r")
+            t.until("\r\n")
+            t.until(" ")
+            t.type("\x03")
+            t.until("> ")
+            t.type("half a line\x03")
+            t.until("> ")
+            t.type("Spell the word tale.\r")
+            t.until("t-a-l-e")
+            t.until("> ")
+            t.type("\x04")
+            self.assertEqual(t.end(), 0)
+            with open(os.path.join(state, "mettle", "history")) as f:
+                self.assertIn("757", f.read())
+            again = Terminal(*GREEDY, state=state)
+            again.until("> ")
+            again.type("\x1b[A\r")
+            again.until("t-a-l-e")
+            again.until("> ")
+            again.type("\x04")
+            self.assertEqual(again.end(), 0)
+
+
+if __name__ == "__main__":
+    serving.main()

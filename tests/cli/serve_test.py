@@ -1,0 +1,197 @@
+"""`mettle serve` as a program: flags, ready line, ports, signals, caches that cannot be written, weights that are dummies."""
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import serving
+
+MODEL = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../models/mettle-tiny")
+
+
+class Flags(unittest.TestCase):
+    def usage(self, *flags, says):
+        r = serving.run_program("serve", *flags)
+        self.assertEqual(r.returncode, 2, r)
+        self.assertEqual(r.stdout, "")
+        for text in says if isinstance(says, list) else [says]:
+            self.assertIn(text, r.stderr)
+
+    def test_help(self):
+        r = serving.run_program("serve", "--help")
+        self.assertEqual(r.returncode, 0)
+        for flag in ("--host", "--port", "--api-key", "--tp-size", "--context-length", "--moe-runner-backend", "--canary",
+                     "--load-format", "--chunked-prefill-size", "--max-running-requests"):
+            self.assertIn(flag, r.stdout)
+
+    def test_unknown_flags_list_the_valid_ones(self):
+        self.usage("--prot", "5", says=["--prot: no such option", "--port", "--host", "--max-model-len"])
+
+    def test_flags_of_other_servers_are_refused_with_the_reason(self):
+        self.usage("--trust-remote-code", says="runs no code")
+        self.usage("--gpu-memory-utilization=0.9", says="--max-total-tokens")
+        self.usage("--quantization", "fp4", says="read from the checkpoint")
+
+    def test_bad_values(self):
+        self.usage("--port", "70000", says="--port")
+        self.usage("--port", "x", says="--port")
+        self.usage("--tp-size", "0", says="--tp-size")
+        self.usage("--load-format", "gguf", says="--load-format")
+        self.usage("--canary", "/no/such/file", says="/no/such/file")
+        self.usage("one", "two", says="one argument too many")
+
+    def test_unknown_variables_are_errors(self):
+        r = serving.run_program("serve", env={"METTLE_CPU_ISSA": "avx2"})
+        self.assertEqual(r.returncode, 2)
+        self.assertIn("METTLE_CPU_ISSA: no such variable", r.stderr)
+
+    def test_a_model_that_is_not_there(self):
+        r = serving.run_program("serve", "/no/such/model", "--port", "0")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("/no/such/model", r.stderr)
+        self.assertEqual(r.stdout, "")
+
+    def test_an_unknown_backend_lists_the_candidates(self):
+        r = serving.run_program("serve", "--port", "0", "--moe-runner-backend", "flashinfer_trtllm")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("flashinfer_trtllm", r.stderr)
+        self.assertIn("reference", r.stderr)
+
+
+class Ports(unittest.TestCase):
+    def test_port_in_use(self):
+        with socket.socket() as s:
+            s.bind(("127.0.0.1", 0))
+            s.listen()
+            port = s.getsockname()[1]
+            r = serving.run_program("serve", "--port", str(port))
+            self.assertEqual(r.returncode, 1)
+            self.assertIn(f"127.0.0.1:{port} is in use", r.stderr)
+            self.assertNotIn("ready", r.stdout)
+
+    def test_address_of_another_machine(self):
+        r = serving.run_program("serve", "--host", "192.0.2.1", "--port", "0")
+        self.assertEqual(r.returncode, 1)
+        self.assertIn("192.0.2.1", r.stderr)
+
+    def test_loopback_is_the_default(self):
+        with serving.Server() as server:
+            listening = [line.split()[1] for line in open("/proc/net/tcp") if line.split()[3] == "0A"]
+            self.assertIn(f"0100007F:{server.port:04X}", listening)
+            self.assertNotIn(f"00000000:{server.port:04X}", listening)
+
+
+class Running(unittest.TestCase):
+    def test_ready_means_right(self):
+        with serving.Server() as server:
+            self.assertEqual(server.request("GET", "/health/ready")[0], 200)
+            self.assertIn("canary: 5 exact answers", server.errors())
+            plan = json.loads(server.request("GET", "/v1/plan")[2])
+            self.assertTrue(plan["proofs"])
+            served = {p["op"] for p in plan["proofs"] if p["verdict"] == "OK"}
+            for op in ("moe", "linear", "attention", "gdn", "sample", "embed", "join"):
+                self.assertIn(op, served)
+            self.assertEqual(server.stop(), 0)
+            self.assertEqual(server.process.stdout.closed, True)
+
+    def test_a_folder_and_a_wrong_canary(self):
+        with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as f:
+            f.write('{"messages": [{"role": "user", "content": "How much is 757 plus 95?"}], "expect": "853"}\n')
+            f.flush()
+            r = serving.run_program("serve", MODEL, "--port", "0", "--canary", f.name)
+            self.assertEqual(r.returncode, 1)
+            self.assertIn('must be answered "853", got', r.stderr)
+            self.assertEqual(r.stdout, "")
+
+    def test_dummy_weights_say_so(self):
+        with serving.Server("--load-format", "dummy") as server:
+            self.assertIn("weights are dummies", server.errors())
+            self.assertEqual(server.chat("Hi", max_tokens=4)[0], 200)
+
+    def test_a_cache_that_cannot_be_written(self):
+        # A file where the folder should be: no permission bits are needed, so it holds for root too.
+        with tempfile.NamedTemporaryFile() as f, serving.Server(env={"XDG_CACHE_HOME": f.name}) as server:
+            self.assertEqual(server.chat("How much is 757 plus 95?", max_tokens=4)[0], 200)
+            self.assertEqual(server.stop(), 0)
+
+    def test_a_full_disk_while_verdicts_are_stored(self):
+        with serving.Server(env={"XDG_CACHE_HOME": "/dev/full"}) as server:
+            self.assertEqual(server.chat("How much is 757 plus 95?", max_tokens=4)[0], 200)
+
+    def test_ranks_answer_the_same(self):
+        answers = set()
+        for size in ("1", "2"):
+            with serving.Server("--tp-size", size) as server:
+                answers.add(json.loads(server.chat("Spell the word tale.", temperature=0)[2])["choices"][0]["message"]["content"])
+        self.assertEqual(answers, {"t-a-l-e"})
+
+
+class Signals(unittest.TestCase):
+    def test_term_lets_running_answers_finish(self):
+        with serving.Server() as server:
+            with socket.create_connection(("127.0.0.1", server.port), 60) as s:
+                body = json.dumps({"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 300,
+                                   "ignore_eos": True, "stream": True}).encode()
+                s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                          b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                got = s.recv(100)
+                server.process.send_signal(signal.SIGTERM)
+                while part := s.recv(65536):
+                    got += part
+            self.assertIn(b"data: [DONE]", got)
+            self.assertEqual(server.process.wait(60), 0)
+
+    def test_the_second_signal_ends_at_once(self):
+        with serving.Server() as server:
+            with socket.create_connection(("127.0.0.1", server.port), 60) as s:
+                body = json.dumps({"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 3900,
+                                   "ignore_eos": True, "stream": True, "n": 16}).encode()
+                s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                          b"Content-Length: %d\r\n\r\n" % len(body) + body)
+                s.recv(100)
+                server.process.send_signal(signal.SIGINT)
+                while "draining" not in server.errors():
+                    pass
+                server.process.send_signal(signal.SIGINT)
+                self.assertEqual(server.process.wait(60), 128 + signal.SIGINT)
+
+    def test_interrupts_at_any_moment_of_the_start_leave_nothing(self):
+        rng = random.Random(3)
+        for number in range(12):
+            with tempfile.TemporaryDirectory() as cache:
+                fresh = number % 2 == 0
+                env = {**os.environ, "XDG_CACHE_HOME": cache if fresh else serving.Server.cache}
+                process = subprocess.Popen([serving.PROGRAM, "serve", "--port", "0"], env=env, text=True,
+                                           stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+                try:
+                    process.wait(rng.random() * (3 if fresh else 0.5))
+                except subprocess.TimeoutExpired:
+                    pass
+                children = serving.children_of(process.pid)
+                process.send_signal(signal.SIGINT)
+                out, err = process.communicate(timeout=60)
+                self.assertIn(process.returncode, (0, -signal.SIGINT, 130), err)
+                for line in err.splitlines():
+                    self.assertNotIn("error", line)
+                for child in children:
+                    for _ in range(200):
+                        if not os.path.exists(f"/proc/{child}") or open(f"/proc/{child}/stat").read().rsplit(")", 1)[1].split()[0] == "Z":
+                            break
+                        time.sleep(0.05)
+                    else:
+                        self.fail(f"child {child} is still there")
+                if fresh:  # what is kept is whole: the next start reads it
+                    r = serving.run_program("run", "How much is 757 plus 95?", "--temperature", "0", "--no-think",
+                                            env={"XDG_CACHE_HOME": cache})
+                    self.assertEqual((r.returncode, r.stdout), (0, "852\n"), r.stderr)
+
+
+if __name__ == "__main__":
+    serving.main()
