@@ -20,6 +20,15 @@ const Kernels& kernels_of(Isa isa) {
   fail(Code::kInternal, "cpu kernels: no such instruction set");
 }
 
+std::vector<Tactic> isa_method_tactics(const Device& device) {
+  std::vector<Tactic> tactics;
+  for (const Tactic& t : isa_tactics(device)) {
+    tactics.push_back({t.name + "/gemv", t.isa, static_cast<int>(Method::kGemv)});
+    tactics.push_back({t.name + "/gemm", t.isa, static_cast<int>(Method::kGemm)});
+  }
+  return tactics;
+}
+
 TileMatrix tile_matrix(const PackedMatrix& m) {
   return {.weights = static_cast<Weights>(m.payload),
           .rows = m.rows,

@@ -11,6 +11,9 @@ namespace mettle::cpu {
 enum class Method { kGemv, kGemm };
 
 const Kernels& kernels_of(Isa isa);
+// The tactics of attention and gdn: each instruction set with each method for the projections ("avx512/gemm").
+std::vector<Tactic> isa_method_tactics(const Device& device);
+inline Method method_of(const Tactic& tactic) { return static_cast<Method>(tactic.variant); }
 TileMatrix tile_matrix(const PackedMatrix& m);
 // A matrix of that format as far as scratch sizes need it.
 TileMatrix shape_of(WeightFormat format, int64_t rows, int64_t cols);
@@ -26,6 +29,8 @@ Product product_of(const Tactic& tactic, Method method, Activation activation, W
 // Tiles [begin, end) of m times the rows; panel: panel_bytes() of this member.
 void multiply_tiles(const Product& product, const TileMatrix& m, Span tiles, void* panel, const InRows& in,
                     const OutRows& out);
+// The same for a buffer of rows that the op itself wrote, as the product reads it (bfloat16 or float).
+inline InRows own_rows(const void* x, int64_t cols, int count) { return {x, cols, nullptr, count}; }
 // All tiles, spread over the team; panels + member * panel_stride is a member's panel.
 void multiply(const Product& product, const TileMatrix& m, uint8_t* panels, size_t panel_stride, const InRows& in,
               const OutRows& out, Stream& stream);

@@ -44,63 +44,80 @@ inline void value_block(const float* p, const float* shrink, const float* v, int
   for (int r = 0; r < R; ++r) sum[r].store(out + r * head_dim);
 }
 
+// Rows base..base + count of a cache as floats, zeros behind them.
+template <class T>
+inline void read_block(const AttendArgs& a, const void* cache, int base, int count, float* rows) {
+  const int dim = a.head_dim;
+  int block = base / a.block_size, offset = base % a.block_size;
+  for (int j = 0; j < count; ++j) {
+    const int64_t at = a.block_table[block] * a.block_stride + offset * a.key_stride;
+    read_row(static_cast<const T*>(cache) + at, rows + j * dim, dim);
+    if (++offset == a.block_size) offset = 0, ++block;
+  }
+  std::memset(rows + count * dim, 0, static_cast<size_t>(16 - count) * static_cast<size_t>(dim) * sizeof(float));
+}
+
+// One query at the end of what it may see: `count` keys, in the order of value_block. Keys behind are not touched, not
+// even with a zero: they may hold what a neighbour left.
+inline void value_tail(const float* p, float shrink, const float* v, int head_dim, int count, float* out) {
+  int d = 0;
+  for (; d + 16 <= head_dim; d += 16) {
+    Vec sum = Vec::mul(Vec::load(out + d), Vec::set(shrink));
+    for (int j = 0; j < count; ++j) sum = Vec::fma(Vec::set(p[j]), Vec::load(v + j * head_dim + d), sum);
+    sum.store(out + d);
+  }
+  for (; d < head_dim; ++d) {
+    float sum = out[d] * shrink;
+    for (int j = 0; j < count; ++j) sum += p[j] * v[j * head_dim + d];
+    out[d] = sum;
+  }
+}
+
 template <class T>
 void attend(const AttendArgs& a) {
   const int n = a.queries, dim = a.head_dim;
-  float* v = a.scratch;
-  float* keys = v + 16 * dim;  // rows first, then [dim][16]
+  float* v = a.scratch;  // first the rows of K, then those of V
+  float* keys = v + 16 * dim;
   float* scores = keys + 16 * dim;
   float most[kMaxQueries], total[kMaxQueries], shrink[kMaxQueries];
   for (int i = 0; i < n; ++i) {
     most[i] = -__builtin_inff();
     total[i] = 0;
   }
-  for (int i = 0; i < n * dim; ++i) a.out[i] = 0;
+  std::memset(a.out, 0, static_cast<size_t>(n) * static_cast<size_t>(dim) * sizeof(float));
   for (int base = 0; base < a.max_limit; base += 16) {
     const int count = a.max_limit - base < 16 ? a.max_limit - base : 16;
-    // The rows of K stand where V will be: V is read after the transposition.
-    for (int j = 0; j < 16; ++j) {
-      if (j >= count) {
-        for (int d = 0; d < dim; ++d) v[j * dim + d] = 0;
-        continue;
-      }
-      const int p = base + j;
-      const int64_t at = a.block_table[p / a.block_size] * a.block_stride + p % a.block_size * a.key_stride;
-      read_row(static_cast<const T*>(a.k_cache) + at, v + j * dim, dim);
-    }
+    read_block<T>(a, a.k_cache, base, count, v);
     transpose16(v, dim, keys, dim);
-    for (int j = 0; j < count; ++j) {
-      const int p = base + j;
-      const int64_t at = a.block_table[p / a.block_size] * a.block_stride + p % a.block_size * a.key_stride;
-      read_row(static_cast<const T*>(a.v_cache) + at, v + j * dim, dim);
-    }
-    for (int j = count; j < 16; ++j)
-      for (int d = 0; d < dim; ++d) v[j * dim + d] = 0;
+    read_block<T>(a, a.v_cache, base, count, v);
     row_blocks<Vec::kPanelRows>(n, [&](auto r, int first) {
       score_block<decltype(r)::value>(a.q + first * dim, keys, dim, scores + first * 16);
     });
     for (int i = 0; i < n; ++i) {
+      const int seen = a.limit[i] - base;
+      if (seen <= 0) continue;
       float* s = scores + i * 16;
+      for (int j = seen; j < 16; ++j) s[j] = -__builtin_inff();
       float top = most[i];
-      for (int j = 0; j < 16; ++j) {
-        if (base + j >= a.limit[i]) s[j] = -__builtin_inff();
-        top = s[j] > top ? s[j] : top;
-      }
-      if (top == -__builtin_inff()) top = 0;  // nothing visible yet: exp gives zeros
+      for (int j = 0; j < 16; ++j) top = s[j] > top ? s[j] : top;
       for (int j = 0; j < 16; ++j) s[j] = exp_of(s[j] - top);
       shrink[i] = exp_of(most[i] - top);
       total[i] = total[i] * shrink[i] + sum_lanes(s);
       most[i] = top;
     }
     row_blocks<Vec::kPanelRows>(n, [&](auto r, int first) {
-      for (int d = 0; d + 16 <= dim; d += 16)
-        value_block<decltype(r)::value>(scores + first * 16, shrink + first, v + d, dim, a.out + first * dim + d);
-      for (int d = dim / 16 * 16; d < dim; ++d)
-        for (int i = first; i < first + decltype(r)::value; ++i) {
-          float sum = a.out[i * dim + d] * shrink[i];
-          for (int j = 0; j < 16; ++j) sum += scores[i * 16 + j] * v[j * dim + d];
-          a.out[i * dim + d] = sum;
-        }
+      constexpr int kR = decltype(r)::value;
+      int least = 16;
+      for (int i = first; i < first + kR; ++i) least = a.limit[i] - base < least ? a.limit[i] - base : least;
+      if (least == 16 && dim % 16 == 0) {
+        for (int d = 0; d < dim; d += 16)
+          value_block<kR>(scores + first * 16, shrink + first, v + d, dim, a.out + first * dim + d);
+        return;
+      }
+      for (int i = first; i < first + kR; ++i) {
+        const int seen = a.limit[i] - base < 16 ? a.limit[i] - base : 16;
+        if (seen > 0) value_tail(scores + i * 16, shrink[i], v, dim, seen, a.out + i * dim);
+      }
     });
   }
   for (int i = 0; i < n; ++i)

@@ -66,6 +66,18 @@ void silu_mul(const float* __restrict gate, const float* __restrict up, void* h,
   }
 }
 
+void round_to(const float* __restrict in, void* to, int64_t n, bool round_bf16, bool as_bf16) {
+  if (as_bf16) {
+    auto* __restrict out = static_cast<uint16_t*>(to);
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<uint16_t>(bf16_of(in[i]));
+  } else if (round_bf16) {
+    auto* __restrict out = static_cast<float*>(to);
+    for (int64_t i = 0; i < n; ++i) out[i] = as_float(bf16_of(in[i]) << 16);
+  } else {
+    std::memcpy(to, in, static_cast<size_t>(n) * sizeof(float));
+  }
+}
+
 void sigmoid(const float* in, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = sigmoid_of(in[i]);
 }

@@ -99,6 +99,8 @@ struct Kernels {
   void (*widen)(const uint16_t* in, float* out, int64_t n) = nullptr;  // bf16 to float
   // h = silu(gate) * up, optionally rounded to bf16 and kept as float or written as bf16.
   void (*silu_mul)(const float* gate, const float* up, void* h, int64_t n, bool round_bf16, bool as_bf16) = nullptr;
+  // out = in, rounded to bf16 and kept as float, or written as bf16, or unchanged.
+  void (*round_to)(const float* in, void* out, int64_t n, bool round_bf16, bool as_bf16) = nullptr;
   void (*sigmoid)(const float* in, float* out, int64_t n) = nullptr;
   void (*silu)(const float* in, float* out, int64_t n) = nullptr;
   void (*exp)(const float* in, float* out, int64_t n) = nullptr;

@@ -13,6 +13,7 @@ const Kernels kernels_avx2 = {
     .gemm_f32 = {Vec::kPanelTiles, panel_bytes_f32, prepare_f32, gemm_f32},
     .widen = widen,
     .silu_mul = silu_mul,
+    .round_to = round_to,
     .sigmoid = sigmoid,
     .silu = silu,
     .exp = exp_all,

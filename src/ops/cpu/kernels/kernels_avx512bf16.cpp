@@ -17,6 +17,7 @@ const Kernels kernels_avx512bf16 = {
     .has_bf16 = true,
     .widen = widen,
     .silu_mul = silu_mul,
+    .round_to = round_to,
     .sigmoid = sigmoid,
     .silu = silu,
     .exp = exp_all,
