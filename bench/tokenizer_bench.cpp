@@ -34,7 +34,7 @@ double seconds(const auto& work) {
 
 std::string text_of(const std::string& path) {
   std::string text;
-  mettle::unicode::append_lossy(mettle::read_file(path, size_t{1} << 30), /*last=*/true, text);
+  mettle::unicode::append_lossy(mettle::read_file(path, 64 << 20), /*last=*/true, text);
   return text;
 }
 

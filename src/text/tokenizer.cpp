@@ -9,7 +9,7 @@
 namespace mettle {
 namespace {
 
-constexpr size_t kTextLimit = size_t{1} << 30;
+constexpr size_t kTextLimit = 64 << 20;  // its pieces take up to 24 times as much
 constexpr size_t kKeptPieces = 1 << 20;  // buffers of larger texts are not kept
 
 }  // namespace

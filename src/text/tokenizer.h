@@ -28,7 +28,7 @@ class Tokenizer {
   Tokenizer& operator=(Tokenizer&&) noexcept;
   ~Tokenizer();
 
-  // text must be UTF-8 of at most 1 GiB: kInvalidRequest, with the byte offset, otherwise.
+  // text must be UTF-8 of at most 64 MiB: kInvalidRequest, with the byte offset, otherwise.
   std::vector<int32_t> encode(std::string_view text, AddedTokens added = AddedTokens::kAsTokens) const;
   // Ids out of range are skipped. Bytes that are no UTF-8 become U+FFFD, as the reference library prints them.
   std::string decode(std::span<const int32_t> ids, bool skip_special) const;

@@ -111,18 +111,19 @@ TEST(Tokenizer, TextNeverBecomesAnAddedToken) {
   EXPECT_GT(tiny().encode("<think>", AddedTokens::kAsText).size(), 1u);
 }
 
-// Where merges, or ignore_merges, lead to a token that is an added one too.
+// Where merges ("ab"), or ignore_merges ("hello", which merges alone do not reach), lead to an added token.
 TEST(Tokenizer, TextNeverBecomesAnAddedTokenByMerges) {
-  nlohmann::json json = small();
-  const int32_t hello = json["model"]["vocab"]["hello"];
-  json["added_tokens"] = {added("hello", hello)};
-  for (const bool ignore_merges : {false, true}) {
+  for (const auto& [content, ignore_merges] : {std::pair{"ab", false}, {"ab", true}, {"hello", true}}) {
+    nlohmann::json json = small();
+    const int32_t id = json["model"]["vocab"][content];
     json["model"]["ignore_merges"] = ignore_merges;
+    EXPECT_THAT(load(json).encode(content, AddedTokens::kAsText), testing::ElementsAre(id));
+    json["added_tokens"] = {added(content, id)};
     const Tokenizer tokenizer = load(json);
-    EXPECT_EQ(tokenizer.encode("hello"), std::vector<int32_t>{hello});
-    const auto ids = tokenizer.encode("hello hello", AddedTokens::kAsText);
-    EXPECT_THAT(ids, testing::Not(testing::Contains(hello)));
-    EXPECT_EQ(tokenizer.decode(ids, false), "hello hello");
+    EXPECT_THAT(tokenizer.encode(content), testing::ElementsAre(id));
+    const auto ids = tokenizer.encode(content, AddedTokens::kAsText);
+    EXPECT_THAT(ids, testing::Not(testing::Contains(id)));
+    EXPECT_EQ(tokenizer.decode(ids, false), content);
   }
 }
 
@@ -141,6 +142,12 @@ TEST(Tokenizer, InvalidTextIsRefusedWithItsOffset) {
     }
   }
   EXPECT_EQ(tiny().encode(std::string_view("a\0b", 3)).size(), 3u);
+  try {
+    tiny().encode(std::string((64 << 20) + 1, 'a'));
+    ADD_FAILURE() << "accepted 64 MiB and a byte";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.message, "text: may have 67108864 bytes, got 67108865");
+  }
 }
 
 TEST(Tokenizer, ThreeMegabytesWithoutAnEnd) {
