@@ -33,12 +33,12 @@ void Probe::read(int pieces) {
   for (int i = 0; i < pieces; ++i) {
     const uint8_t* piece = memory_.data() + next_;
     next_ = (next_ + kPiece) % static_cast<int64_t>(memory_.size());
-    const double start = seconds();
+    const double start = seconds(team_.members());
     team_.run([&](int member) {
       const Span s = share_of(kPiece / 4096, member, team_.members());
       sink = read_all(piece + s.begin * 4096, (s.end - s.begin) * 4096);
     });
-    times_.push_back(seconds() - start);
+    times_.push_back(seconds(team_.members()) - start);
   }
 }
 
