@@ -166,7 +166,21 @@ Call Interpreter::arguments(const Expr& e, Scope& scope, size_t first) {
 }
 
 Value Interpreter::call(const Expr& e, Scope& scope, const Value* caller) {
-  const Value callee = evaluate(*e.args[0], scope);
+  const Expr& function = *e.args[0];
+  Value callee;
+  if (function.kind == ExprKind::kAttribute) {
+    // A method called at once needs no object, which would keep its string until the render ends.
+    const Value self = evaluate(*function.args[0], scope);
+    if (const Method method = method_of(self, function.name)) {
+      Call call = arguments(e, scope, 1);
+      if (caller) call.named.emplace_back("caller", *caller);
+      rt_.line = e.line;
+      return method(rt_, self, call);
+    }
+    callee = get_attribute(rt_, self, function.name);
+  } else {
+    callee = evaluate(function, scope);
+  }
   Call call = arguments(e, scope, 1);
   if (caller) call.named.emplace_back("caller", *caller);
   rt_.line = e.line;

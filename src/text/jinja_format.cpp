@@ -148,8 +148,15 @@ Spec parse_spec(Runtime& rt, std::string_view text) {
   return spec;
 }
 
+// A byte of a character beyond ASCII may not stand in a message alone.
+std::string code_name(char code) {
+  char buffer[8];
+  if (code >= ' ' && code < 0x7F) return std::string("'") + code + "'";
+  return std::string(buffer, size_t(std::snprintf(buffer, sizeof buffer, "0x%02x", unsigned(uint8_t(code)))));
+}
+
 [[noreturn]] void bad_code(Runtime& rt, char code, const Value& v) {
-  rt.error(std::string("unknown format code '") + code + "' for an object of type '" + type_name(v) + "'");
+  rt.error("unknown format code " + code_name(code) + " for an object of type '" + type_name(v) + "'");
 }
 
 std::string format_int(Runtime& rt, Int value, const Value& v, const Spec& spec) {
@@ -362,7 +369,7 @@ class PercentFormatter {
                    '>');
       }
       default:
-        rt_.error(std::string("unsupported format character '") + spec.type + "'");
+        rt_.error("unsupported format character " + code_name(spec.type));
     }
   }
 
@@ -460,7 +467,7 @@ class BraceFormatter {
     else if (conversion == 's')
       v = rt_.text(to_str(rt_, v));
     else if (conversion)
-      rt_.error(std::string("format: unknown conversion specifier ") + conversion);
+      rt_.error("format: unknown conversion specifier " + code_name(conversion));
     if (escape_ && v.is_markup()) {
       if (!expanded.empty()) rt_.error("unsupported format specification for Markup");
       return std::string(v.str());

@@ -129,7 +129,9 @@ Value joiner(Runtime& rt, Call& call) {
 }
 
 Value raise_exception(Runtime& rt, Call& call) {
-  throw RenderError{to_str(rt, *bind(rt, "raise_exception", call, {"message"}, 1)[0]), true};
+  std::string message = to_str(rt, *bind(rt, "raise_exception", call, {"message"}, 1)[0]);
+  rt.check_output(message.size());
+  throw RenderError{std::move(message)};
 }
 
 Value strftime_now(Runtime& rt, Call& call) {

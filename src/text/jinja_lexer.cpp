@@ -357,7 +357,7 @@ class Lexer {
 }  // namespace
 
 void syntax_error(int line, const std::string& what) {
-  fail(Code::kBadModel, "chat template, line " + std::to_string(line) + ": " + what);
+  fail(Code::kBadModel, "chat template, line " + std::to_string(line) + ": " + shortened(what, 1000));
 }
 
 std::vector<Token> tokenize_template(std::string_view source) {

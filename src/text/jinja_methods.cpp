@@ -10,7 +10,6 @@
 namespace mettle::jinja {
 namespace {
 
-using Method = Value (*)(Runtime& rt, const Value& self, Call& call);
 struct Entry {
   std::string_view name;
   Method method;  // nullptr: the sandbox forbids it
@@ -503,9 +502,7 @@ struct BoundMethod : Callable {
   bool is_function() const override { return false; }
 };
 
-}  // namespace
-
-bool find_method(Runtime& rt, const Value& self, std::string_view name, Value& out) {
+const Entry* find_entry(const Value& self, std::string_view name) {
   std::span<const Entry> table;
   switch (self.kind) {
     case Kind::kString:
@@ -521,22 +518,34 @@ bool find_method(Runtime& rt, const Value& self, std::string_view name, Value& o
       table = kDict;
       break;
     default:
-      return false;
+      break;
   }
   for (const Entry& e : table) {
-    if (e.name != name) continue;
-    if (!e.method) {
-      out = rt.undefined("access to attribute " + text_repr(name) + " of " + text_repr(type_name(self)) +
-                         " object is unsafe.");
-      return true;
-    }
-    auto* bound = rt.make<BoundMethod>();
-    bound->self = self;
-    bound->entry = &e;
-    out = Value::of(Kind::kCallable, bound);
+    if (e.name == name) return &e;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+Method method_of(const Value& self, std::string_view name) {
+  const Entry* e = find_entry(self, name);
+  return e ? e->method : nullptr;
+}
+
+bool find_method(Runtime& rt, const Value& self, std::string_view name, Value& out) {
+  const Entry* e = find_entry(self, name);
+  if (!e) return false;
+  if (!e->method) {
+    out = rt.undefined("access to attribute " + text_repr(name) + " of " + text_repr(type_name(self)) +
+                       " object is unsafe.");
     return true;
   }
-  return false;
+  auto* bound = rt.make<BoundMethod>();
+  bound->self = self;
+  bound->entry = e;
+  out = Value::of(Kind::kCallable, bound);
+  return true;
 }
 
 }  // namespace mettle::jinja

@@ -124,7 +124,8 @@ Value repeat(Runtime& rt, const Value& v, Int times) {
   if (v.is_string()) {
     std::string out;
     out.reserve(total);
-    for (Int i = 0; i < times; i++) out += v.str();
+    if (total > 0) out = v.str();
+    while (out.size() < total) out.append(out, 0, total - out.size());  // doubles
     return rt.text(std::move(out), v.text->markup);
   }
   std::vector<Value> out;

@@ -35,6 +35,10 @@ void dict_set(Runtime& rt, Dict& dict, const Value& key, const Value& value);
 // sandbox forbids, come back as an undefined value that says so.
 bool find_method(Runtime& rt, const Value& self, std::string_view name, Value& out);
 
+// The same without an object for the method, for a call right away; nullptr when there is none or it is forbidden.
+using Method = Value (*)(Runtime& rt, const Value& self, Call& call);
+Method method_of(const Value& self, std::string_view name);
+
 bool is_iterable(const Value& v);
 // Walks over anything iterable; an Iterator is used up by it.
 class Cursor {

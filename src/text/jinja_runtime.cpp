@@ -49,8 +49,8 @@ const Value* Call::find(std::string_view name) const {
 }
 
 void Runtime::reserve(size_t bytes) {
-  walk_bytes(bytes);
   check_size(bytes);
+  walk_bytes(bytes);
 }
 
 Value Runtime::text(std::string bytes, bool markup) {
@@ -101,7 +101,8 @@ Value Runtime::function(std::string name, BuiltinFunction function) {
 }
 
 void Runtime::error(const std::string& message) const {
-  throw RenderError{"chat template, line " + std::to_string(line) + ": " + message};
+  // Values of any length get into messages.
+  throw RenderError{"chat template, line " + std::to_string(line) + ": " + shortened(message, 1000)};
 }
 
 void Runtime::undefined_error(const Value& v) const { error(v.text ? v.text->bytes : "the value is undefined"); }

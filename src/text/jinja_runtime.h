@@ -10,7 +10,6 @@ namespace mettle::jinja {
 // Thrown inside the engine only; ChatTemplate turns it into kInvalidRequest.
 struct RenderError {
   std::string message;
-  bool raised_by_template = false;  // raise_exception: the message is given on as it is
 };
 
 class Runtime {

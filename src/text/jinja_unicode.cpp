@@ -168,6 +168,12 @@ size_t byte_offset(std::string_view text, size_t index) {
   return at;
 }
 
+std::string shortened(std::string_view text, size_t bytes) {
+  if (text.size() <= bytes) return std::string(text);
+  while (bytes > 0 && (uint8_t(text[bytes]) & 0xC0) == 0x80) bytes--;
+  return std::string(text.substr(0, bytes)) + "...";
+}
+
 std::string to_upper(std::string_view text) { return map_all(text, kToUpper); }
 std::string to_folded(std::string_view text) { return map_all(text, kToFolded); }
 

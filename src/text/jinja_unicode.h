@@ -43,6 +43,9 @@ std::vector<std::string_view> split_lines(std::string_view text, bool keep_ends)
 // Byte offset of character `index`; the size of the text when it has no more than that many.
 size_t byte_offset(std::string_view text, size_t index);
 
+// The whole text, or its first `bytes` bytes (fewer when they cut a character) and "...".
+std::string shortened(std::string_view text, size_t bytes);
+
 std::string to_upper(std::string_view text);
 std::string to_lower(std::string_view text);  // with the final sigma
 std::string to_folded(std::string_view text);
