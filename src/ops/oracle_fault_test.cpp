@@ -272,6 +272,71 @@ TEST(OracleFault, Attention) {
   }
 }
 
+// A backend whose probabilities are bf16 before the product with V, written out: healthy where it is declared, not
+// else.
+TEST(OracleFault, ProbabilitiesInBf16) {
+  double declared_worst = 0, undeclared_worst = 0;
+  for (uint32_t seed = 0; seed < 10; ++seed) {
+    Random random(600 + seed);
+    AttentionProblem p = attention_problem(Activation::kBf16);
+    p.gate = false;
+    AttentionSetup s(p, {{9, 0}, {1, 30}, {5, 11}}, random);
+    run_reference<AttentionOp>(s.args(), s.rows());
+    // Queries come from the oracle as if they were keys.
+    AttentionProblem as_keys = p;
+    as_keys.kv_heads = p.heads;
+    RawAttention queries = s.raw;
+    queries.qkv = {s.raw.qkv[0], s.raw.qkv[0], s.raw.qkv[0]};
+    queries.k_norm = s.raw.q_norm;
+    const Expected q = oracle::attention_append(as_keys, queries, s.batch.batch, s.x.view, {}).k;
+    Values core(DType::kBF16, {s.rows(), p.heads * p.head_dim});
+    for (const BatchSequence& sequence : s.batch.sequences)
+      for (int i = 0; i < sequence.q_len; ++i)
+        for (int h = 0; h < p.heads; ++h) {
+          const int64_t row = sequence.first_row + i, first = (row * p.heads + h) * p.head_dim;
+          std::vector<double> z, o(static_cast<size_t>(p.head_dim));
+          const auto cached = [&](const Values& cache, int position, int d) {
+            const int64_t line = static_cast<int64_t>(sequence.block_table[position / p.block_size]) * p.block_size +
+                                 position % p.block_size;
+            return value_at(cache.view, (line * p.kv_heads + h / 2) * p.head_dim + d);
+          };
+          for (int j = 0; j <= sequence.ctx_len + i; ++j) {
+            double dot = 0;
+            for (int d = 0; d < p.head_dim; ++d)
+              dot += q.value[static_cast<size_t>(first + d)] * cached(s.k_cache, j, d);
+            z.push_back(dot / std::sqrt(static_cast<double>(p.head_dim)));
+          }
+          const double top = *std::max_element(z.begin(), z.end());
+          double sum = 0;
+          for (size_t j = 0; j < z.size(); ++j) {
+            const double e = std::exp(z[j] - top);
+            sum += e;
+            for (int d = 0; d < p.head_dim; ++d)
+              o[static_cast<size_t>(d)] += static_cast<double>(bf16_to_float(float_to_bf16(static_cast<float>(e)))) *
+                                           cached(s.v_cache, static_cast<int>(j), d);
+          }
+          for (int d = 0; d < p.head_dim; ++d) core.set(first + d, static_cast<float>(o[static_cast<size_t>(d)] / sum));
+        }
+    const LinearProblem out{.in = p.heads * p.head_dim, .out = p.hidden, .format = p.out_format};
+    run_reference<LinearOp>(
+        {.problem = out, .rows = s.rows(), .x = core.view, .weight = &s.packed.out, .y = s.partial.view, .ws = {}},
+        s.rows());
+    oracle::Options declared;
+    declared.numerics.p = Rounds::kBf16;
+    const auto judge = [&](const oracle::Options& options) {
+      return worst_element(oracle::attention(p, s.raw, s.batch.batch, s.x.view, s.k_cache.view, s.v_cache.view,
+                                             all_of(s.rows()), options),
+                           s.partial.view)
+          .sigmas;
+    };
+    declared_worst = std::max(declared_worst, judge(declared));
+    undeclared_worst = std::max(undeclared_worst, judge({}));
+  }
+  EXPECT_LE(declared_worst, kHealthy);
+  EXPECT_GT(undeclared_worst, kLimit);
+  RecordProperty("worst", std::to_string(declared_worst));
+}
+
 // ---- gdn ------------------------------------------------------------------------------------------------------------
 
 TEST(OracleFault, Gdn) {
