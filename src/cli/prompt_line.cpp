@@ -37,11 +37,21 @@ struct PromptLine::Impl {
 };
 
 namespace {
+
 char* prompt_of(EditLine* editor) {
-  void* data = nullptr;
-  el_get(editor, EL_CLIENTDATA, &data);
-  return static_cast<std::string*>(data)->data();
+  void* prompt = nullptr;
+  el_get(editor, EL_CLIENTDATA, &prompt);
+  return static_cast<std::string*>(prompt)->data();
 }
+
+// Ctrl-C at the prompt drops the line. libedit would only retry its read() after a signal, so the key is a key here.
+unsigned char drop_line(EditLine* editor, int) {
+  const LineInfo* line = el_line(editor);
+  el_cursor(editor, static_cast<int>(line->lastchar - line->cursor));
+  el_deletestr(editor, static_cast<int>(line->lastchar - line->buffer));
+  return CC_NEWLINE;
+}
+
 }  // namespace
 
 PromptLine::PromptLine(const std::string& prompt) : impl_(std::make_unique<Impl>()) {
@@ -57,6 +67,9 @@ PromptLine::PromptLine(const std::string& prompt) : impl_(std::make_unique<Impl>
   el_set(i.editor, EL_EDITOR, "emacs");
   el_set(i.editor, EL_HIST, history, i.history);
   el_set(i.editor, EL_BIND, "^R", "em-inc-search-prev", nullptr);
+  el_set(i.editor, EL_ADDFN, "drop-line", "drop the line", drop_line);
+  el_set(i.editor, EL_BIND, "^C", "drop-line", nullptr);
+  el_set(i.editor, EL_SETTY, "-d", "-isig", nullptr);  // while a line is edited; an answer is stopped by the signal
 }
 
 PromptLine::~PromptLine() {

@@ -13,7 +13,7 @@ class PromptLine {
   PromptLine(const PromptLine&) = delete;
   PromptLine& operator=(const PromptLine&) = delete;
 
-  // The line without its end; nothing at the end of input or when a signal came.
+  // The line without its end, empty after Ctrl-C; nothing at the end of input.
   std::optional<std::string> read();
 
  private:

@@ -1,7 +1,6 @@
 // mettle run: one answer, or a chat in the terminal. The answer goes to standard output, everything else to standard
 // error.
 #include <fmt/format.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -15,7 +14,7 @@
 #include "base/terminal.h"
 #include "checkpoint/model_folder.h"
 #include "cli/command.h"
-#include "cli/model_options.h"
+#include "cli/model_flags.h"
 #include "cli/prompt_line.h"
 #include "cli/signals.h"
 #include "server/generation.h"
@@ -30,7 +29,7 @@ constexpr size_t kPipeLimit = size_t{16} << 20;
 constexpr int kInterrupted = 130;
 
 struct RunOptions {
-  ModelOptions model;
+  ModelFlags model;
   std::string prompt, system;
   int max_tokens = 0;  // 0: the rest of the context
   std::optional<double> temperature, top_p;
@@ -55,7 +54,7 @@ void add_options(CLI::App& app, RunOptions& o) {
   app.add_flag("--no-think", o.no_think, "answer without reasoning first");
   app.add_flag("--json", o.json, "one JSON object on standard output instead of text");
   app.add_flag("-v,--verbose", o.verbose, "say what happens while the model loads");
-  add_model_options(app, o.model);
+  add_model_flags(app, o.model);
   app.footer(
       "Examples:\n"
       "  mettle run \"What is 17 + 25?\" --temperature 0\n"
@@ -171,11 +170,7 @@ int chat(const RunOptions& o, const TextModel& text, Engine& engine) {
   for (;;) {
     signals::clear();
     const std::optional<std::string> question = line.read();
-    if (!question) {
-      if (signals::received() > 0 && signals::last() == SIGTERM) return 128 + SIGTERM;
-      if (signals::received() > 0) continue;
-      return 0;
-    }
+    if (!question) return 0;
     if (question->find_first_not_of(" \t") == std::string::npos) continue;
     messages.push_back({{"role", "user"}, {"content", *question}});
     Printer print(o.json);
@@ -232,7 +227,7 @@ int command_run(int argc, char** argv) {
   const ModelFolder folder = open_model_folder(o.model.engine.model_path);
   const TextModel text(folder);
   const std::unique_ptr<Engine> engine = Engine::start(o.model.engine);
-  signals::install(interactive ? signals::Second::kCounts : signals::Second::kExits);
+  signals::install(interactive ? signals::Use::kChat : signals::Use::kServe);
   return interactive ? chat(o, text, *engine) : answer_once(o, text, *engine);
 }
 

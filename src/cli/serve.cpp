@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "checkpoint/model_folder.h"
 #include "cli/command.h"
-#include "cli/model_options.h"
+#include "cli/model_flags.h"
 #include "cli/signals.h"
 #include "server/api.h"
 #include "server/canary.h"
@@ -21,7 +21,7 @@ namespace mettle {
 namespace {
 
 struct ServeOptions {
-  ModelOptions model;
+  ModelFlags model;
   HttpOptions http{.port = 30000};
   std::string served_name, api_key, canary_file;
   double drain_seconds = 30;
@@ -34,7 +34,7 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--port", o.http.port, "port; 0 picks a free one")->capture_default_str();
   app.add_option("--served-model-name", o.served_name, "name in /v1/models; default: the model's");
   app.add_option("--api-key", o.api_key, "key that every request but health must carry");
-  add_model_options(app, o.model);
+  add_model_flags(app, o.model);
   app.add_option("--max-queued-requests", o.model.engine.max_waiting, "requests that may wait; more get 429")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
       ->capture_default_str();
@@ -81,7 +81,7 @@ int command_serve(int argc, char** argv) {
           .served_name = o.served_name, .api_key = o.api_key, .connections = [&http] { return http.connections(); }},
       *engine, text);
 
-  signals::install(signals::Second::kExits);
+  signals::install(signals::Use::kServe);
   http.start();
   fmt::print("ready {}\n", http.url());
   std::fflush(stdout);

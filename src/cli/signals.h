@@ -4,12 +4,12 @@
 
 namespace mettle::signals {
 
-enum class Second { kExits, kCounts };
+// kServe: the first SIGINT or SIGTERM counts, the second one ends the process at once (exit code 128 + signal).
+// kChat: every SIGINT counts (it stops an answer); SIGTERM ends the process.
+enum class Use { kServe, kChat };
+void install(Use use);
 
-// From now on a signal only counts; with kExits the second one ends the process at once (exit code 128 + signal).
-void install(Second second);
 int received();  // signals since install() or the last clear()
-int last();      // number of the last one; 0: none
 void clear();
 void wait();  // until one is received
 

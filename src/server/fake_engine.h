@@ -2,6 +2,7 @@
 // include it.
 #pragma once
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
@@ -113,6 +114,9 @@ class FakeEngine final : public Engine {
   }
 
  private:
+  // A step takes some time, as a real one does: nobody can read as fast as this loop could play.
+  static constexpr std::chrono::microseconds kStep{100};
+
   struct Sequence {
     FakeReply reply;
     SamplingParams params;
@@ -171,6 +175,7 @@ class FakeEngine final : public Engine {
       }
       ++stats_.steps;
       changed_.notify_all();
+      changed_.wait_for(lock, kStep, [&] { return stop_; });
     }
   }
   bool can_play() const {

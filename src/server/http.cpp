@@ -76,7 +76,6 @@ std::optional<ApiError> read_failure(const error_code& ec, const HttpOptions& op
     return ApiError{413, "body: at most " + std::to_string(options.body_limit) + " bytes", {}, "body_too_large"};
   if (ec == http::error::header_limit)
     return ApiError{431, "header: at most " + std::to_string(options.header_limit) + " bytes", {}, "header_too_large"};
-  if (ec == beast::error::timeout) return ApiError{408, "the request did not arrive in time", {}, "timeout"};
   if (ec == http::error::end_of_stream || ec == http::error::partial_message) return std::nullopt;
   if (ec.category() == http::make_error_code(http::error::bad_method).category())
     return ApiError{400, "not an HTTP request: " + ec.message(), {}, "bad_http"};
@@ -94,8 +93,14 @@ std::string header_text(int status, std::string_view content_type, const HttpHea
 
 class LiveExchange final : public Exchange, public std::enable_shared_from_this<LiveExchange> {
  public:
-  LiveExchange(const Strand& strand, HttpRequest request, bool http11, bool keep_alive)
-      : strand_(strand), wake_(strand), request_(std::move(request)), http11_(http11), keep_alive_(keep_alive) {
+  LiveExchange(std::shared_ptr<net::io_context> io, const Strand& strand, HttpRequest request, bool http11,
+               bool keep_alive)
+      : io_(std::move(io)),
+        strand_(strand),
+        wake_(strand),
+        request_(std::move(request)),
+        http11_(http11),
+        keep_alive_(keep_alive) {
     wake_.expires_at(net::steady_timer::time_point::max());
   }
 
@@ -105,7 +110,8 @@ class LiveExchange final : public Exchange, public std::enable_shared_from_this<
     if (started_) return;
     started_ = true;
     out_ += header_text(response.status, response.content_type, response.headers);
-    out_ += "Content-Length: " + std::to_string(response.body.size()) + "\r\n" + connection_field() + "\r\n";
+    if (response.status != 204) out_ += "Content-Length: " + std::to_string(response.body.size()) + "\r\n";
+    out_ += connection_field() + "\r\n";
     if (request_.method != "HEAD") out_ += response.body;
     finish();
   }
@@ -223,6 +229,7 @@ class LiveExchange final : public Exchange, public std::enable_shared_from_this<
     return !posted_.empty();
   }
 
+  const std::shared_ptr<net::io_context> io_;  // whoever still holds an exchange may outlive the server
   Strand strand_;
   net::steady_timer wake_;
   HttpRequest request_;
@@ -258,7 +265,7 @@ net::awaitable<void> watch_peer(Stream& stream) {
 
 struct HttpServer::Impl {
   Impl(HttpOptions given, HttpHandler given_handler)
-      : options(std::move(given)), handler(std::move(given_handler)), acceptor(net::make_strand(io)) {}
+      : options(std::move(given)), handler(std::move(given_handler)), acceptor(net::make_strand(*io)) {}
 
   struct Connection {
     explicit Connection(tcp::socket::rebind_executor<Strand>::other socket) : stream(std::move(socket)) {}
@@ -268,7 +275,7 @@ struct HttpServer::Impl {
 
   net::awaitable<void> accept_loop() {
     for (;;) {
-      const Strand strand = net::make_strand(io);
+      const Strand strand = net::make_strand(*io);
       auto [ec, socket] = co_await acceptor.async_accept(strand, kAwait);
       if (ec == net::error::operation_aborted || !acceptor.is_open()) co_return;
       if (ec) {  // no file descriptor left, or the client is gone again
@@ -318,7 +325,6 @@ struct HttpServer::Impl {
       auto [header_error, header_bytes] = co_await http::async_read_header(stream, buffer, parser, kAwait);
       connection->waiting = false;
       error_code ec = header_error;
-      if (ec == beast::error::timeout && header_bytes == 0 && buffer.size() == 0) break;
       if (!ec && parser.get()[http::field::expect] == "100-continue") {
         static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
         co_await net::async_write(stream, net::buffer(kContinue.data(), kContinue.size()), kAwait);
@@ -335,8 +341,8 @@ struct HttpServer::Impl {
       stream.expires_never();
       const bool http11 = parser.get().version() >= 11;
       const bool keep_alive = parser.keep_alive();
-      const auto exchange =
-          std::make_shared<LiveExchange>(stream.get_executor(), take_request(parser), http11, keep_alive && !draining);
+      const auto exchange = std::make_shared<LiveExchange>(io, stream.get_executor(), take_request(parser), http11,
+                                                           keep_alive && !draining);
       exchange->guarded([&] { handler(exchange); });
       co_await (exchange->pump(stream, options.write_timeout) || watch_peer(stream));
       exchange->close();
@@ -386,7 +392,7 @@ struct HttpServer::Impl {
 
   HttpOptions options;
   HttpHandler handler;
-  net::io_context io;
+  std::shared_ptr<net::io_context> io = std::make_shared<net::io_context>();
   tcp::acceptor acceptor;
   std::optional<net::executor_work_guard<net::io_context::executor_type>> work;
   std::vector<std::thread> threads;
@@ -401,7 +407,7 @@ HttpServer::HttpServer(HttpOptions options, HttpHandler handler)
   const std::string& host = impl_->options.host;
   const std::string where = host + ":" + std::to_string(impl_->options.port);
   error_code ec;
-  tcp::resolver resolver(impl_->io);
+  tcp::resolver resolver(*impl_->io);
   const auto found = resolver.resolve(host, std::to_string(impl_->options.port), tcp::resolver::passive, ec);
   if (ec || found.empty()) fail(Code::kDevice, "server: host " + host + ": " + ec.message());
   const tcp::endpoint endpoint = found.begin()->endpoint();
@@ -433,9 +439,9 @@ void HttpServer::start() {
   error_code ec;
   impl_->acceptor.listen(tcp::acceptor::max_listen_connections, ec);
   if (ec) fail(Code::kDevice, "server: cannot listen at " + url() + ": " + ec.message());
-  impl_->work.emplace(impl_->io.get_executor());
+  impl_->work.emplace(impl_->io->get_executor());
   net::co_spawn(impl_->acceptor.get_executor(), impl_->accept_loop(), net::detached);
-  for (int i = 0; i < impl_->options.threads; ++i) impl_->threads.emplace_back([this] { impl_->io.run(); });
+  for (int i = 0; i < impl_->options.threads; ++i) impl_->threads.emplace_back([this] { impl_->io->run(); });
 }
 
 void HttpServer::drain() {

@@ -58,7 +58,8 @@ struct HttpOptions {
   int threads = 2;
   size_t header_limit = size_t{32} << 10;
   size_t body_limit = size_t{16} << 20;
-  int64_t max_connections = 4096;                   // more get a 503
+  int64_t max_connections = 4096;  // more get a 503
+  // What takes longer is cut off.
   std::chrono::milliseconds idle_timeout{75'000};   // between requests, and until a header is complete
   std::chrono::milliseconds body_timeout{60'000};   // until a body is complete
   std::chrono::milliseconds write_timeout{60'000};  // without progress while the client does not read

@@ -107,10 +107,10 @@ TEST(Http, SlowRequestsEnd) {
   EXPECT_EQ(idle.receive(), "") << "an idle connection is closed without an answer";
   HttpClient header(server.port());
   header.send("GET / HTTP/1.1\r\nHos");
-  EXPECT_EQ(header.read_answer().status, 408);
+  EXPECT_EQ(header.receive(), "");
   HttpClient body(server.port());
   body.send("POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\n\r\nab");
-  EXPECT_EQ(body.read_answer().status, 408);
+  EXPECT_EQ(body.receive(), "");
 }
 
 TEST(Http, HandlersThatThrowBecomeAnswers) {

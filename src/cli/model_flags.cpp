@@ -1,4 +1,4 @@
-#include "cli/model_options.h"
+#include "cli/model_flags.h"
 
 #include <fmt/format.h>
 
@@ -80,7 +80,7 @@ void add_backend(CLI::App& app, const std::string& flags, std::string& value, co
 
 }  // namespace
 
-void add_model_options(CLI::App& app, ModelOptions& o) {
+void add_model_flags(CLI::App& app, ModelFlags& o) {
   EngineOptions& e = o.engine;
   app.add_option("--tp-size,--tensor-parallel-size,--tp", e.tp_size, "ranks the model is cut for")
       ->check(CLI::Range(1, 64))
@@ -135,7 +135,7 @@ int parse_arguments(CLI::App& app, int argc, char** argv) {
   return -1;
 }
 
-void resolve(ModelOptions& o) {
+void resolve(ModelFlags& o) {
   EngineOptions& e = o.engine;
   e.model_path = find_model(o.model);
   e.dummy_weights = o.load_format == "dummy";
@@ -148,7 +148,7 @@ void resolve(ModelOptions& o) {
   e.gdn_backend = name(o.gdn);
 }
 
-bool is_embedded(const ModelOptions& o) {
+bool is_embedded(const ModelFlags& o) {
   if (o.model.empty()) return true;
   try {
     std::error_code ec;

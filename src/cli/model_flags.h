@@ -8,7 +8,7 @@
 
 namespace mettle {
 
-struct ModelOptions {
+struct ModelFlags {
   std::string model;  // as typed; empty: the embedded one
   EngineOptions engine;
 
@@ -19,7 +19,7 @@ struct ModelOptions {
 };
 
 // Flags carry SGLang's names; vLLM's are second names of the same flag.
-void add_model_options(CLI::App& app, ModelOptions& options);
+void add_model_flags(CLI::App& app, ModelFlags& options);
 
 // Parses argv. Returns -1 to go on, else the exit code: 0 after --help, 2 for a usage error, which is printed to
 // standard error: an unknown flag with the list of the valid ones, a flag of another server with the reason why it is
@@ -27,8 +27,8 @@ void add_model_options(CLI::App& app, ModelOptions& options);
 int parse_arguments(CLI::App& app, int argc, char** argv);
 
 // Finds the model and fills options.engine. Fails with kBadModel or kInvalidRequest.
-void resolve(ModelOptions& options);
-bool is_embedded(const ModelOptions& options);  // after resolve()
+void resolve(ModelFlags& options);
+bool is_embedded(const ModelFlags& options);  // after resolve()
 
 // Draws progress of proofs and loading on standard error.
 std::function<void(const std::string&, uint64_t, uint64_t)> progress_on_stderr();
