@@ -5,12 +5,11 @@
 
 #include <algorithm>
 #include <filesystem>
-#include <map>
 #include <set>
 
 #include "base/error.h"
-#include "checkpoint/json_file.h"
 #include "checkpoint/safetensors_header.h"
+#include "checkpoint/safetensors_index.h"
 
 namespace mettle {
 
@@ -29,7 +28,7 @@ Safetensors::~Safetensors() = default;
 
 namespace {
 
-constexpr JsonLimits kIndexLimits{.bytes = size_t{128} << 20, .depth = 8};
+constexpr size_t kMaxIndexBytes = size_t{128} << 20;
 
 // Only regular files: opening a pipe would wait for somebody to write into it.
 bool is_file(const std::string& path) {
@@ -52,24 +51,6 @@ std::string weight_files_in(const std::string& folder) {
   return names.size() > 4 ? fmt::format("{} and {} more", text, names.size() - 4) : text;
 }
 
-// Tensor name -> file name, as the index says.
-std::map<std::string, std::string, std::less<>> read_index(const std::string& path) {
-  const nlohmann::json index = read_json_object(path, kIndexLimits);
-  const auto at = index.find("weight_map");
-  if (at == index.end() || !at->is_object() || at->empty())
-    fail(Code::kBadModel, fmt::format("{}: weight_map must be an object that names tensors and their files", path));
-  std::map<std::string, std::string, std::less<>> map;
-  for (const auto& [tensor, file] : at->items()) {
-    const std::string name = file.is_string() ? file.get<std::string>() : "";
-    if (name.empty() || name.find('/') != std::string::npos || name.find('\0') != std::string::npos || name[0] == '.')
-      fail(Code::kBadModel,
-           fmt::format("{}: weight_map.{}: must be the name of a file in the same folder, got {}", path, tensor,
-                       file.dump(-1, ' ', true, nlohmann::json::error_handler_t::replace)));
-    map.emplace(tensor, name);
-  }
-  return map;
-}
-
 }  // namespace
 
 Safetensors Safetensors::open(const std::string& folder) {
@@ -78,7 +59,7 @@ Safetensors Safetensors::open(const std::string& folder) {
   if (!is_file(index))
     fail(Code::kBadModel, fmt::format("{}: must hold model.safetensors or model.safetensors.index.json, found {}",
                                       folder, weight_files_in(folder)));
-  const auto map = read_index(index);
+  const auto map = read_weight_map(read_file(index, kMaxIndexBytes), index);
   Safetensors s;
   std::set<std::string> shards;
   for (const auto& [tensor, file] : map) shards.insert(file);

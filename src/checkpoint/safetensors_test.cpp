@@ -221,7 +221,21 @@ TEST_F(Sharded, RefusesAnIndexThatLies) {
   expect_refused({"weight_map must be an object"});
   folder_.write("model.safetensors.index.json",
                 "{\"weight_map\": {\"a\": \"one.safetensors\", \"a\": \"two.safetensors\"}}");
-  expect_refused({"key \"a\" is there twice"});
+  expect_refused({"weight_map.a: is there twice"});
+  const auto refused = [&](const std::string& text, std::initializer_list<std::string> pieces) {
+    folder_.write("model.safetensors.index.json", text);
+    expect_refused(pieces);
+  };
+  refused(R"({"weight_map": {"a": "one.safetensors"}, "weight_map": {"a": "one.safetensors"}})",
+          {"weight_map is there twice"});
+  refused(R"({"weight_map": {"a": {"b": "one.safetensors"}}})", {"weight_map.a", "an object"});
+  refused(R"({"weight_map": {"a": ["one.safetensors"]}})", {"weight_map.a", "a list"});
+  refused(R"({"weight_map": ["one.safetensors"]})", {"weight_map must be an object", "a list"});
+  refused(R"({"weight_map": "one.safetensors"})", {"weight_map must be an object", "a string"});
+  refused(R"({"metadata": {"weight_map": {"a": "one.safetensors"}}})", {"weight_map must be an object", "is missing"});
+  refused("[]", {"weight_map must be an object", "a list"});
+  refused("3", {"weight_map must be an object", "3"});
+  refused(std::string(100'000, '['), {"weight_map must be an object"});
   folder_.write("model.safetensors.index.json", "{\"weight_map\"");
   expect_refused({"not valid JSON"});
 }

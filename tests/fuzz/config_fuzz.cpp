@@ -1,4 +1,5 @@
-// Arbitrary bytes as config.json: parsed, its quantisation rules asked, dummy weights made for it.
+// Arbitrary bytes as config.json: parsed, its quantisation rules asked, dummy weights made for it. The same bytes as
+// the index of a sharded checkpoint.
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -8,6 +9,7 @@
 #include "checkpoint/json_file.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/quant_rules.h"
+#include "checkpoint/safetensors_index.h"
 #include "checkpoint/weight_source.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -18,9 +20,14 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                                       "mtp.fc",
                                       "",
                                       "model.layers.0.mlp.experts.gate_up_proj"};
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
   try {
-    const nlohmann::json config =
-        mettle::parse_json_object({reinterpret_cast<const char*>(data), size}, "config.json", 64);
+    mettle::read_weight_map(text, "index");
+  } catch (const mettle::Error& error) {
+    if (error.code == mettle::Code::kInternal) abort();
+  }
+  try {
+    const nlohmann::json config = mettle::parse_json_object(text, "config.json", 64);
     const mettle::ConfigReader reader(config, "config");
     for (const auto& [key, value] : config.items()) {
       try {
