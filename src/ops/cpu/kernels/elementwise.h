@@ -95,6 +95,35 @@ inline float sum_lanes(const float* lanes) {
   return ((s[0] + s[4]) + (s[2] + s[6])) + ((s[1] + s[5]) + (s[3] + s[7]));
 }
 
+bool max_finite(const float* in, int64_t n, float* most) {
+  float top = in[0];
+  uint32_t worst = 0;  // exponent bits of infinity and NaN are the largest
+  for (int64_t i = 0; i < n; ++i) top = in[i] > top ? in[i] : top;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t size = as_bits(in[i]) & 0x7FFFFFFFu;
+    worst = size > worst ? size : worst;
+  }
+  *most = top;
+  return worst < 0x7F800000u;
+}
+
+double exp_sum(const float* in, float most, float factor, float* out, int64_t n) {
+  constexpr int64_t kPiece = 1024;
+  alignas(64) float values[kPiece], lanes[16];
+  double total = 0;
+  for (int64_t at = 0; at < n; at += kPiece) {
+    const int64_t count = n - at < kPiece ? n - at : kPiece;
+    for (int64_t i = 0; i < count; ++i) values[i] = exp_of((in[at + i] - most) * factor);
+    for (int64_t i = count; i < (count + 15) / 16 * 16; ++i) values[i] = 0;
+    Vec sum = Vec::zero();
+    for (int64_t i = 0; i < count; i += 16) sum = Vec::add(sum, Vec::load(values + i));
+    sum.store(lanes);
+    total += static_cast<double>(sum_lanes(lanes));
+    if (out != nullptr) std::memcpy(out + at, values, static_cast<size_t>(count) * sizeof(float));
+  }
+  return total;
+}
+
 float dot(const float* a, const float* b, int64_t n) {
   Vec sum = Vec::zero();
   int64_t i = 0;

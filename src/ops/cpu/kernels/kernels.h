@@ -104,6 +104,10 @@ struct Kernels {
   void (*sigmoid)(const float* in, float* out, int64_t n) = nullptr;
   void (*silu)(const float* in, float* out, int64_t n) = nullptr;
   void (*exp)(const float* in, float* out, int64_t n) = nullptr;
+  // The largest of n values; false when one is not finite.
+  bool (*max_finite)(const float* in, int64_t n, float* most) = nullptr;
+  // out = exp((in - most) * factor), which may be null; returns the sum.
+  double (*exp_sum)(const float* in, float most, float factor, float* out, int64_t n) = nullptr;
   float (*dot)(const float* a, const float* b, int64_t n) = nullptr;
   void (*attend_f32)(const AttendArgs& a) = nullptr;
   void (*attend_bf16)(const AttendArgs& a) = nullptr;
