@@ -1,5 +1,6 @@
 # One static library per folder of src/, one test program per folder.
-#   mettle_folder(NAME DEPS lib...)   sources: *.cpp of the folder except *_test.cpp and main.cpp
+#   mettle_folder(NAME DEPS lib... [SOURCES file...] [TEST_DEPS lib...])   sources: *.cpp of the folder except *_test.cpp and
+#   main.cpp
 # A test program x_test is built from the folder's *_test.cpp files and registered test by test with CTest.
 
 add_library(mettle_flags INTERFACE)
@@ -10,7 +11,7 @@ target_compile_options(mettle_flags INTERFACE $<$<COMPILE_LANG_AND_ID:CXX,Clang>
 target_include_directories(mettle_flags INTERFACE ${CMAKE_SOURCE_DIR}/src)
 
 function(mettle_folder name)
-  cmake_parse_arguments(ARG "" "" "DEPS;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "" "" "DEPS;SOURCES;TEST_DEPS" ${ARGN})
   file(GLOB sources CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*.cpp)
   list(FILTER sources EXCLUDE REGEX "(_test|main)\\.cpp$")
   if(NOT sources)
@@ -24,7 +25,7 @@ function(mettle_folder name)
     file(GLOB tests CONFIGURE_DEPENDS ${CMAKE_CURRENT_SOURCE_DIR}/*_test.cpp)
     if(tests)
       add_executable(${name}_test ${tests})
-      target_link_libraries(${name}_test PRIVATE mettle_${name} GTest::gtest GTest::gmock GTest::gtest_main)
+      target_link_libraries(${name}_test PRIVATE mettle_${name} ${ARG_TEST_DEPS} GTest::gtest GTest::gmock GTest::gtest_main)
       target_compile_definitions(${name}_test PRIVATE METTLE_SOURCE_DIR="${CMAKE_SOURCE_DIR}")
       include(GoogleTest)
       gtest_discover_tests(${name}_test TEST_PREFIX "${name}." DISCOVERY_TIMEOUT 60 PROPERTIES TIMEOUT 600)
