@@ -190,8 +190,10 @@ class Run {
     uint8_t* panels[2] = {panel(member), panel(member) + s_.panel_stride / 2};
     const bool as_bf16 = plan_.down[w.kind].bf16, rounded = p_.activation == Activation::kBf16;
     alignas(64) float values[2][kRowBlock * kMostTiles * 16];
-    for (int64_t t = tiles.begin; t < tiles.end; t += k.chunk_tiles) {
-      const int count = static_cast<int>(std::min<int64_t>(k.chunk_tiles, tiles.end - t));
+    // Without panels the chunk is as long as the values of its rows allow: long runs through memory for few rows.
+    const int chunk = k.prepare != nullptr ? k.chunk_tiles : kRowBlock * kMostTiles / std::min(w.n, kRowBlock);
+    for (int64_t t = tiles.begin; t < tiles.end; t += chunk) {
+      const int count = static_cast<int>(std::min<int64_t>(chunk, tiles.end - t));
       const int columns = count * 16;
       if (k.prepare != nullptr) {
         k.prepare(m, t, count, panels[0]);
@@ -226,7 +228,7 @@ class Run {
     }
   }
 
-  static constexpr int kMostTiles = 4;  // of a chunk of any kernel
+  static constexpr int kMostTiles = 4;  // of a chunk at kRowBlock rows
   const MoeArgs& a_;
   const MoeProblem& p_;
   Plan plan_;
