@@ -22,6 +22,7 @@
 #include <boost/beast/http/read.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 #include <optional>
 #include <set>
@@ -313,8 +314,9 @@ struct HttpServer::Impl {
     Stream& stream = connection->stream;
     beast::flat_buffer buffer(options.header_limit + kWritePiece);
     if (connections() > options.max_connections) {
-      co_await refuse(stream,
-                      {503, "too many connections, at most " + std::to_string(options.max_connections), {}, {}});
+      // A named object: gcc 12 destroys a braced temporary of a co_await expression twice.
+      const ApiError full{503, "too many connections, at most " + std::to_string(options.max_connections), {}, {}};
+      co_await refuse(stream, full);
       co_return;
     }
     while (!draining) {
@@ -384,10 +386,13 @@ struct HttpServer::Impl {
   }
 
   void close_acceptor() {
-    net::post(acceptor.get_executor(), [this] {
+    std::promise<void> closed;
+    net::post(acceptor.get_executor(), [&] {
       error_code ignored;
       acceptor.close(ignored);
+      closed.set_value();
     });
+    closed.get_future().wait();
   }
 
   HttpOptions options;
@@ -396,6 +401,7 @@ struct HttpServer::Impl {
   tcp::acceptor acceptor;
   std::optional<net::executor_work_guard<net::io_context::executor_type>> work;
   std::vector<std::thread> threads;
+  uint16_t port = 0;
   std::atomic<bool> draining{false};
   std::mutex mutex;
   std::condition_variable ended;
@@ -417,15 +423,13 @@ HttpServer::HttpServer(HttpOptions options, HttpHandler handler)
   if (!ec) acceptor.bind(endpoint, ec);
   if (ec == net::error::address_in_use)
     fail(Code::kDevice, "server: " + where + " is in use by another program; choose another --port, or 0 for any");
+  if (!ec) impl_->port = acceptor.local_endpoint(ec).port();
   if (ec) fail(Code::kDevice, "server: cannot bind " + where + ": " + ec.message());
 }
 
 HttpServer::~HttpServer() { stop(); }
 
-uint16_t HttpServer::port() const {
-  error_code ec;
-  return impl_->acceptor.local_endpoint(ec).port();
-}
+uint16_t HttpServer::port() const { return impl_->port; }
 
 std::string HttpServer::url() const {
   const std::string& host = impl_->options.host;

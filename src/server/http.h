@@ -78,7 +78,7 @@ class HttpServer {
   int64_t connections() const;
   void start();
   // No new connections; the ones that wait for a request are closed, the others after their answer.
-  void drain();
+  void drain();  // not from a handler
   // Drains, gives open answers `grace` to get out, closes everything and joins the threads. Handlers and posted
   // functions do not run afterwards.
   void stop(std::chrono::milliseconds grace = {});
