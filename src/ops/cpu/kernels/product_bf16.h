@@ -69,6 +69,7 @@ void gemv_tile_bf16(const TileMatrix& m, int64_t t, const InRows& in, const OutR
   for (int64_t g = 0; g < groups; ++g) {
 #pragma GCC unroll 8
     for (int64_t b = 0; b < kGroupBytes; b += 64) prefetch(tile + g * kGroupBytes + b + kAhead);
+    if (W == Weights::kNvfp4) prefetch(scales + g * 16 + kAhead / 4);
     __m512 part[R];
 #pragma GCC unroll 8
     for (int r = 0; r < R; ++r) part[r] = _mm512_setzero_ps();
