@@ -250,7 +250,8 @@ Verdict moe_supports(const MoeProblem& p, const Device& device) {
   if (p.top_k < 1 || p.top_k > p.experts)
     return refuse(VerdictCode::kShapeUnsupported, fmt::format("top-{} of {} experts", p.top_k, p.experts),
                   "1 <= top-k <= experts");
-  return cpu_supports(device, {{p.format, p.hidden}, {p.format, p.width}, {p.router_format, p.hidden}});
+  return cpu_supports(
+      device, {{p.format, p.hidden}, {p.format, p.width}, {p.router_format, p.hidden}, {p.shared_format, p.hidden}});
 }
 
 size_t moe_workspace(Method method, const Tactic& tactic, const MoeProblem& p, int rows, int members) {
