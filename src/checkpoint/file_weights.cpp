@@ -127,14 +127,31 @@ class FileWeights : public WeightSource {
 
   void finish() override {
     file_.check_intact();
+    struct Sum {
+      size_t tensors = 0, bytes = 0;
+    };
+    std::vector<Sum> ignored(ignored_.size());
     std::vector<std::string_view> unused;
     size_t bytes = 0;
     for (size_t i = 0; i < used_.size(); ++i) {
       const StoredTensor& t = file_.tensors()[i];
-      if (used_[i] || is_accounted(t.name)) continue;
-      unused.push_back(t.name);
-      bytes += t.bytes;
+      if (used_[i] || belongs_to_used(t.name)) continue;
+      const auto by = std::find_if(ignored_.begin(), ignored_.end(), [&](const auto& prefix_and_why) {
+        return t.name.starts_with(prefix_and_why.first);
+      });
+      if (by != ignored_.end()) {
+        Sum& sum = ignored[static_cast<size_t>(by - ignored_.begin())];
+        ++sum.tensors;
+        sum.bytes += t.bytes;
+      } else {
+        unused.push_back(t.name);
+        bytes += t.bytes;
+      }
     }
+    for (size_t i = 0; i < ignored.size(); ++i)
+      if (ignored[i].tensors > 0)
+        log::info("checkpoint: {} tensors ({} bytes) of {}* not used: {}", ignored[i].tensors, ignored[i].bytes,
+                  ignored_[i].first, ignored_[i].second);
     if (!unused.empty()) {
       const size_t shown = std::min<size_t>(unused.size(), 5);
       fail(Code::kBadModel, fmt::format("{}: {} tensors ({} bytes) are used by nothing in this model: {}{}",
@@ -163,9 +180,8 @@ class FileWeights : public WeightSource {
     return false;
   }
 
-  bool is_accounted(std::string_view name) const {
-    for (const auto& [prefix, why] : ignored_)
-      if (name.starts_with(prefix)) return true;
+  // Scales beside a matrix that was read (input_scale and the like), and scales of the KV cache.
+  bool belongs_to_used(std::string_view name) const {
     if (is_cache_scale(name)) return true;
     const std::string_view module = module_of_companion(name);
     return !module.empty() && is_used(module);

@@ -526,7 +526,10 @@ TEST(Accounting, EveryTensorIsUsedOrIgnored) {
   source->ignore("visual.", "vision");
   expect_error(Code::kBadModel, {"1 tensors (8 bytes)", "nothing in this model: b.weight"}, [&] { source->finish(); });
   source->matrix("b", 2, 2);
+  testing::internal::CaptureStderr();
   source->finish();
+  const std::string lines = testing::internal::GetCapturedStderr();
+  EXPECT_NE(lines.find("1 tensors (8 bytes) of visual.* not used: vision"), std::string::npos) << lines;
   source->finish();
 }
 

@@ -28,14 +28,14 @@ class WeightSource {
   // (fused experts have no ".weight"). A dummy source says yes to every name that the config's formats imply.
   virtual bool has(std::string_view module) const = 0;
   // The module as a [rows, cols] matrix; a fused [e, n, k] tensor is [e * n, k], whose experts' global scales become
-  // row_scale. Valid until release(). Values are checked on the first call for a module. Fails with
-  // kBadModel (module, values): missing, wrong dtype or shape, unsupported format (MXFP8, INT4, ...: module and format
-  // in the message), scales not finite or negative, global scale NaN, infinite or <= 0, missing scales, NaN weights.
-  // A zero block scale is legal.
+  // row_scale. Valid until release(). Values are checked on the first call for a module. Fails with kBadModel (module,
+  // values): missing, wrong dtype or shape, scales not finite or negative, global scale NaN, infinite or <= 0, missing
+  // scales, NaN weights; with kUnsupported (module, format) for a format nobody reads. A zero block scale is legal.
   virtual RawMatrix matrix(const std::string& module, int64_t rows, int64_t cols) = 0;
   // A small tensor of any float dtype as float32; name is the full tensor name. Fails when not finite.
   virtual std::vector<float> vector(const std::string& name, const Shape& shape) = 0;
-  // Tensors whose name starts with prefix are known and deliberately not used; why is shown by load reports.
+  // Tensors whose name starts with prefix are known and deliberately not used; finish() writes a line with their
+  // number, bytes and why.
   virtual void ignore(const std::string& prefix, const std::string& why) = 0;
   // Memory behind matrices handed out so far is no longer needed.
   virtual void release() = 0;
