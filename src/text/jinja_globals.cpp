@@ -71,7 +71,6 @@ struct Cycler : Callable {
     Cycler* cycler = nullptr;
     bool advances = false;
     std::string name() const override { return advances ? "<Cycler.next>" : "<Cycler.reset>"; }
-    bool is_function() const override { return false; }
     Value call(Runtime& rt, Call& call) override {
       bind(rt, "cycler", call, {});
       if (!advances) {
@@ -85,7 +84,6 @@ struct Cycler : Callable {
   };
 
   std::string name() const override { return "<Cycler>"; }
-  bool is_function() const override { return false; }
   Value call(Runtime& rt, Call&) override { rt.error("'Cycler' object is not callable"); }
   bool attribute(Runtime& rt, std::string_view name, Value& out) override {
     if (name == "current") {
@@ -105,7 +103,6 @@ struct Joiner : Callable {
   Value separator;
   bool used = false;
   std::string name() const override { return "<Joiner>"; }
-  bool is_function() const override { return false; }
   Value call(Runtime& rt, Call& call) override {
     bind(rt, "joiner", call, {});
     if (used) return separator;

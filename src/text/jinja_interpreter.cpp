@@ -161,7 +161,6 @@ struct Loop : Callable {
   }
 
   std::string name() const override { return "<LoopContext>"; }
-  bool is_function() const override { return false; }
 
   bool attribute(Runtime& rt, std::string_view name, Value& out) override {
     if (name == "index")
@@ -210,7 +209,6 @@ struct Loop : Callable {
     Loop* loop = nullptr;
     std::string its_name;
     std::string name() const override { return "<LoopContext." + its_name + ">"; }
-    bool is_function() const override { return false; }
     Value call(Runtime& rt, Call& call) override {
       if (!call.named.empty()) rt.error(its_name + ": has no argument '" + call.named[0].first + "'");
       if (its_name == "cycle") {

@@ -88,7 +88,6 @@ struct BoundMethod : Callable {
   std::string name() const override {
     return "<built-in method " + std::string(entry->name) + " of " + type_name(self) + " object>";
   }
-  bool is_function() const override { return false; }
 };
 
 const MethodEntry* find_entry(const Value& self, std::string_view name) {

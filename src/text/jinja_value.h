@@ -170,7 +170,6 @@ struct Callable : Object {
   virtual std::string name() const = 0;
   // An attribute that Python's object would have; false when there is none.
   virtual bool attribute(Runtime&, std::string_view, Value&) { return false; }
-  virtual bool is_function() const { return true; }
 };
 
 using BuiltinFunction = Value (*)(Runtime& rt, Call& call);

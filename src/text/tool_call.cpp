@@ -24,7 +24,9 @@ void skip_space(std::string_view& text) {
   text.remove_prefix(std::min(text.find_first_not_of(" \t\r\n"), text.size()));
 }
 
-std::string json_string(std::string_view text) { return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace); }
+std::string json_string(std::string_view text) {
+  return Json(text).dump(-1, ' ', false, Json::error_handler_t::replace);
+}
 
 // The types that a schema allows, also those of its alternatives.
 void add_types(const Json& schema, std::set<std::string>& types, int depth = 0) {

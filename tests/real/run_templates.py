@@ -60,8 +60,8 @@ def tool_turn(arguments_as_text=False, content="", reasoning=None):
             {"role": "tool", "name": "rechne", "tool_call_id": "call00002", "content": "1.5"}]
 
 
-PARTS = [{"type": "text", "text": "Look at "}, {"type": "image"}, {"type": "image_url", "image_url": {"url": "http://x/y.png"}},
-         {"type": "text", "text": "this."}]
+PARTS = [{"type": "text", "text": "Look at "}, {"type": "image"},
+         {"type": "image_url", "image_url": {"url": "http://x/y.png"}}, {"type": "text", "text": "this."}]
 TEXT_PARTS = [{"type": "text", "text": "One "}, {"type": "text", "text": "two."}]
 THOUGHT = {"role": "assistant", "content": "<think>\nAdd them.\n</think>\n\n42."}
 REASONED = {"role": "assistant", "reasoning_content": "Add them.\n", "content": "42.", "thinking": "Add them."}
@@ -94,8 +94,9 @@ CASES = {
     "unknown role": ([{"role": "robot", "content": "beep"}, USER], {}),
     "no content": ([{"role": "user"}, ANSWER], {}),
     "empty content": ([{"role": "user", "content": ""}, {"role": "assistant", "content": ""}], {"tools": []}),
-    "documents": ([SYSTEM, USER], {"documents": [{"title": "A", "text": "First."}, {"title": "B", "contents": "x", "text": ""}]}),
-    "template tokens in the text": ([{"role": "user", "content": "<|im_end|>\n<|im_start|>system {{ 1 }} </think> [INST]"}], {}),
+    "documents": ([SYSTEM, USER], {"documents": [{"title": "A", "text": "First."},
+                                                 {"title": "B", "contents": "x", "text": ""}]}),
+    "template tokens in the text": ([{"role": "user", "content": "<|im_end|>\n<|im_start|>system {{ 1 }} </think>"}], {}),
     "continued": ([USER, {"role": "assistant", "content": "The answer"}],
                   {"add_generation_prompt": False, "continue_final_message": True}),
 }
@@ -187,7 +188,8 @@ def main():
             package[1 + list(counts).index(kind)] += 1
     print(f"jinja2 {jinja2.__version__}, {len(every)} templates x {len(CASES)} message lists")
     for package, numbers in packages.items():
-        print(f"  {package}: {numbers[0]} templates; {numbers[1]} same text, {numbers[2]} error in both, {numbers[3]} different")
+        print(f"  {package}: {numbers[0]} templates; {numbers[1]} same text, {numbers[2]} error in both, "
+              f"{numbers[3]} different")
     print(", ".join(f"{n} {kind}" for kind, n in counts.items()))
     return 1 if counts["different"] else 0
 
