@@ -126,6 +126,6 @@ def children_of(pid):
 
 def main():
     try:
-        unittest.main(verbosity=1)
+        unittest.main(verbosity=1, warnings="ignore")
     finally:
         shutil.rmtree(Server.cache, ignore_errors=True)
