@@ -93,8 +93,7 @@ class Run {
     const int dim = p_.head_dim, half = p_.rotary_dim / 2;
     if (p_.qk_norm) {
       const float scale = 1.f / std::sqrt(kernels_.dot(head, head, dim) / static_cast<float>(dim) + p_.eps);
-      const float one = p_.norm_plus_one ? 1.f : 0.f;
-      for (int i = 0; i < dim; ++i) head[i] = head[i] * scale * (one + weight[static_cast<size_t>(i)]);
+      kernels_.normed(head, scale, weight.data(), p_.norm_plus_one ? 1.f : 0.f, head, dim, false);
     }
     for (int i = 0; i < half; ++i) {
       const float x = head[i], y = head[i + half];

@@ -78,6 +78,22 @@ void round_to(const float* __restrict in, void* to, int64_t n, bool round_bf16, 
   }
 }
 
+void add(float* __restrict to, const float* __restrict from, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) to[i] += from[i];
+}
+
+// in and out may be the same.
+void normed(const float* in, float scale, const float* __restrict weight, float one, void* to, int64_t n,
+            bool as_bf16) {
+  if (as_bf16) {
+    auto* out = static_cast<uint16_t*>(to);
+    for (int64_t i = 0; i < n; ++i) out[i] = static_cast<uint16_t>(bf16_of(in[i] * scale * (one + weight[i])));
+  } else {
+    auto* out = static_cast<float*>(to);
+    for (int64_t i = 0; i < n; ++i) out[i] = in[i] * scale * (one + weight[i]);
+  }
+}
+
 void sigmoid(const float* in, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = sigmoid_of(in[i]);
 }

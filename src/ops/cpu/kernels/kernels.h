@@ -101,6 +101,10 @@ struct Kernels {
   void (*silu_mul)(const float* gate, const float* up, void* h, int64_t n, bool round_bf16, bool as_bf16) = nullptr;
   // out = in, rounded to bf16 and kept as float, or written as bf16, or unchanged.
   void (*round_to)(const float* in, void* out, int64_t n, bool round_bf16, bool as_bf16) = nullptr;
+  void (*add)(float* to, const float* from, int64_t n) = nullptr;  // to += from
+  // out = in * scale * (one + weight), as float or rounded to bf16.
+  void (*normed)(const float* in, float scale, const float* weight, float one, void* out, int64_t n,
+                 bool as_bf16) = nullptr;
   void (*sigmoid)(const float* in, float* out, int64_t n) = nullptr;
   void (*silu)(const float* in, float* out, int64_t n) = nullptr;
   void (*exp)(const float* in, float* out, int64_t n) = nullptr;
