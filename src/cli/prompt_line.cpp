@@ -46,9 +46,10 @@ char* prompt_of(EditLine* editor) {
 
 // Ctrl-C at the prompt drops the line. libedit would only retry its read() after a signal, so the key is a key here.
 unsigned char drop_line(EditLine* editor, int) {
-  const LineInfo* line = el_line(editor);
+  const LineInfoW* line = el_wline(editor);
   el_cursor(editor, static_cast<int>(line->lastchar - line->cursor));
   el_deletestr(editor, static_cast<int>(line->lastchar - line->buffer));
+  el_insertstr(editor, "\n");  // an empty line, not the end of input
   return CC_NEWLINE;
 }
 

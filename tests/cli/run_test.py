@@ -51,7 +51,7 @@ class OneAnswer(unittest.TestCase):
 
     def test_bad_input(self):
         for arguments, code, says in (
-                (["Hi", "--max-tokens", "-1"], 2, "--max-tokens"), (["Hi", "--temperature", "nan"], 2, "--temperature"),
+                (["Hi", "--max-tokens", "-1"], 2, "--max-tokens"), (["Hi", "--temperature", "nan"], 2, "temperature: must be in 0..2, got nan"),
                 (["Hi", "--nonsense"], 2, "--nonsense: no such option"), ([""], 2, "at least one character"),
                 (["Hi", "-m", "/no/such"], 1, "/no/such"), (["word " * 5000], 2, "context of 4096 tokens"),
                 (["Hi \udcff"], 2, "UTF-8")):
