@@ -102,15 +102,20 @@ struct Maker {
 };
 
 // x holds a pattern of signs in its first part and the pattern of the key that is looked for in its second; weights
-// pick single columns. Rotary dims of q and k stay zero. So each query sees its key about 200 above the rest, p is 1
-// and 0, and V, block table, mask, head map and gate are read out bit for bit.
+// pick single columns. Rotary dims of q and k stay zero. So each query sees its key more than 104 above the rest, p is
+// 1 and 0, and V, block table, mask, head map and gate are read out bit for bit.
 struct Selector {
   const AttentionProblem& p;
   int part;         // columns of a pattern
   int gate_column;  // holds the gate: 32, 0 or -128
   explicit Selector(const AttentionProblem& p) : p(p), part((p.hidden - 1) / 2), gate_column(p.hidden - 1) {}
   int free_dims() const { return p.head_dim - p.rotary_dim; }
-  bool possible() const { return free_dims() >= 16 && part >= 48; }
+  bool possible() const {
+    return free_dims() >= 16 && part >= 48 && (p.qk_norm || p.qkv_format != WeightFormat::kNvfp4);
+  }
+  // One differing sign must take a score far enough below for exp to be zero: by the norm's weight, else by size.
+  static constexpr double kNorm = 32;
+  double unit() const { return p.qk_norm ? 4 : 64; }
   int place(int group, int d) const { return (group * free_dims() + d * 7) % part; }  // column of a key's dim
 
   // In E2M1 values, so that every format holds them.
@@ -122,12 +127,12 @@ struct Selector {
       const int64_t d = row % stride;
       if (d >= p.head_dim) return col == gate_column ? 1 : 0;
       if (d < p.rotary_dim || uniform) return 0;
-      return col == part + place(head / (p.heads / p.kv_heads), static_cast<int>(d - p.rotary_dim)) ? 4 : 0;
+      return col == part + place(head / (p.heads / p.kv_heads), static_cast<int>(d - p.rotary_dim)) ? unit() : 0;
     }
     const int64_t at = (row - q_rows) % kv, group = at / p.head_dim, d = at % p.head_dim;
     if (row < q_rows + kv) {
       if (d < p.rotary_dim) return 0;
-      return col == place(static_cast<int>(group), static_cast<int>(d - p.rotary_dim)) ? 4 : 0;
+      return col == place(static_cast<int>(group), static_cast<int>(d - p.rotary_dim)) ? unit() : 0;
     }
     if (col >= part) return 0;
     constexpr double kValues[] = {0, 1, 2, 3, 4, 6, -1, -3};  // V: sums of a few columns, different for every dim
@@ -143,7 +148,7 @@ void add_designed(Maker& m, std::vector<AttentionCase>& out) {
     CaseWeight qkv = case_weight_of(p.qkv_format, p.qkv_rows(), p.hidden,
                                     [&](int64_t r, int64_t c) { return select.qkv(r, c, uniform); });
     CaseWeight o = case_weight(p.out_format, {p.hidden}, int64_t{p.heads} * p.head_dim, CaseFill::kExact, m.random);
-    const double norm = 8 - (p.norm_plus_one ? 1 : 0);
+    const double norm = Selector::kNorm - (p.norm_plus_one ? 1 : 0);
     const auto weights = m.finish(std::move(qkv), std::move(o), norm, norm, 0);
     AttentionCase c = m.make(uniform ? "uniform" : "exact_selector", weights,
                              {{17, 40}, {1, 15}, {1, 16}, {1, 31}, {33, 64}, {1, 300}, {2, 1}});
@@ -156,7 +161,9 @@ void add_designed(Maker& m, std::vector<AttentionCase>& out) {
         for (int i = 0; i < select.part; ++i) row.push_back(m.random.chance(0.5) ? 1 : -1);
       for (int64_t i = 0; i < s.ctx_len; ++i) {
         const int64_t row = int64_t{s.block_table[i / p.block_size]} * p.block_size + i % p.block_size;
-        const double unit = p.qk_norm ? 8 * std::sqrt(static_cast<double>(p.head_dim) / select.free_dims()) : 4;
+        const double unit = p.qk_norm
+                                ? Selector::kNorm * std::sqrt(static_cast<double>(p.head_dim) / select.free_dims())
+                                : select.unit();
         for (int g = 0; g < p.kv_heads; ++g)
           for (int d = 0; d < p.head_dim; ++d) {
             const int64_t at = int64_t{g} * p.head_dim + d;

@@ -64,7 +64,7 @@ Trial<AttentionOp>::Trial(const AttentionProblem& problem, const TrialContext& c
   State& s = *state_;
   s.problem = problem;
   s.context = context;
-  s.cases = attention_cases(problem, context.seed, kCaseWork);
+  s.cases = attention_cases(problem, context.seed, context.work);
   s.states.resize(s.cases.size());
   const AttentionCaseWeights* last = nullptr;
   for (const AttentionCase& c : s.cases) {

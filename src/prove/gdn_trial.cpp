@@ -46,7 +46,7 @@ Trial<GdnOp>::Trial(const GdnProblem& problem, const TrialContext& context) : st
   State& s = *state_;
   s.problem = problem;
   s.context = context;
-  s.cases = gdn_cases(problem, context.seed, kCaseWork);
+  s.cases = gdn_cases(problem, context.seed, context.work);
   s.expected.resize(s.cases.size());
   const GdnCaseWeights* last = nullptr;
   for (const GdnCase& c : s.cases) {

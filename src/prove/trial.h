@@ -15,15 +15,16 @@
 
 namespace mettle {
 
+// Multiply-adds that a tactic's cases of one problem may cost, and that the oracle may spend on one case.
+inline constexpr int64_t kCaseWork = 120'000'000;
+inline constexpr int64_t kOracleWork = 200'000'000;
+
 struct TrialContext {
   ThreadTeam* team = nullptr;
   uint64_t seed = 1;
   std::function<void()> alive;  // called between launches: the parent's deadline of silence starts anew
+  int64_t work = kCaseWork;
 };
-
-// Multiply-adds that a tactic's cases of one problem may cost, and that the oracle may spend on one case.
-inline constexpr int64_t kCaseWork = 120'000'000;
-inline constexpr int64_t kOracleWork = 200'000'000;
 
 template <class Op>
 class Trial {

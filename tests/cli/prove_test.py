@@ -1,0 +1,108 @@
+"""`mettle prove`: table, JSON, exit codes, kept verdicts, a killed parent leaves nothing behind."""
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+import serving
+
+FIELDS = ["op", "backend", "tactic", "problem", "verdict", "have", "need", "sentence", "remedy", "max_error", "bound",
+          "comparisons", "cases", "ms"]
+OPS = {"embed", "join", "linear", "moe", "attention", "gdn", "sample"}
+
+
+class Prove(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+
+    def prove(self, *arguments, **env):
+        return subprocess.run([serving.PROGRAM, "prove", *arguments], capture_output=True, text=True, timeout=600,
+                              env={**os.environ, "XDG_CACHE_HOME": self.folder.name, **env})
+
+    def results(self, *arguments, **env):
+        path = os.path.join(self.folder.name, "out.json")
+        r = self.prove("--json", path, *arguments, **env)
+        with open(path) as f:
+            return r, json.load(f)
+
+    def test_everything_is_proved_and_kept(self):
+        r, report = self.results()
+        self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
+        self.assertEqual(list(report), ["device", "build", "results"])
+        self.assertEqual({e["op"] for e in report["results"]}, OPS)
+        for e in report["results"]:
+            self.assertEqual(list(e), FIELDS)
+            self.assertIn(e["verdict"], ("OK", "ISA_MISSING"))
+            if e["verdict"] == "OK":
+                self.assertGreater(e["comparisons"], 0)
+                self.assertLessEqual(e["max_error"], e["bound"])
+        for op in OPS:
+            self.assertIn(op, r.stdout)
+        self.assertNotIn("\x1b", r.stdout + r.stderr)
+        again, second = self.results()
+        self.assertEqual(again.returncode, 0)
+        self.assertIn("cached", again.stdout)
+        self.assertEqual(second, report)
+
+    def test_filters(self):
+        r, report = self.results("--op", "linear", "--backend", "reference")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertEqual({(e["op"], e["backend"]) for e in report["results"]}, {("linear", "reference")})
+        r, report = self.results("--op", "linear", METTLE_CPU_ISA="scalar")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        missing = [e for e in report["results"] if e["verdict"] == "ISA_MISSING"]
+        self.assertTrue(missing)
+        self.assertTrue(all(e["have"] == "scalar" and e["need"] and e["remedy"] for e in missing))
+
+    def test_bad_input(self):
+        for arguments, code, says in ((["--op", "nonsense"], 2, "nonsense"), (["--backend", "fastest"], 2, "fastest"),
+                                      (["--nonsense"], 2, "--nonsense"), (["--threads", "0"], 2, "0"),
+                                      (["/no/such/model"], 1, "/no/such/model"),
+                                      (["--op", "join", "--json", "/no/such/folder/out.json"], 1, "/no/such/folder")):
+            r = self.prove(*arguments)
+            self.assertEqual(r.returncode, code, (arguments, r))
+            self.assertIn(says, r.stderr)
+
+    def test_a_cache_that_cannot_be_written_is_one_warning(self):
+        blocked = os.path.join(self.folder.name, "file")
+        open(blocked, "w").close()
+        r = self.prove("--op", "join", XDG_CACHE_HOME=blocked)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertEqual(r.stderr.count("not kept"), 1, r.stderr)
+
+    def test_child_rejects_garbage(self):
+        for text, says in (("", "got none"), ("no json\n", "no JSON object"), ('{"threads": 1}\n{"problem": {"op": "gelu"}, "entries": []}\n', "gelu"),
+                           ('{"threads": 1}\n{"problem": {"op": "embed", "vocab": -1, "hidden": 3}, "entries": []}\n', "vocab")):
+            r = subprocess.run([serving.PROGRAM, "prove", "--child"], input=text, capture_output=True, text=True, timeout=60)
+            self.assertNotEqual(r.returncode, 0, text)
+            self.assertIn(says, r.stderr)
+
+    def test_a_killed_parent_leaves_no_child_and_no_half_file(self):
+        parent = subprocess.Popen([serving.PROGRAM, "prove", "--reprove"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                  env={**os.environ, "XDG_CACHE_HOME": self.folder.name})
+        path = f"/proc/{parent.pid}/task/{parent.pid}/children"
+        children = []
+        while not children and parent.poll() is None:
+            with open(path) as f:
+                children = f.read().split()
+        parent.send_signal(signal.SIGKILL)
+        parent.wait()
+        self.assertTrue(children)
+        end = time.monotonic() + 30
+        while any(os.path.exists(f"/proc/{c}/exe") and os.path.exists(f"/proc/{c}") for c in children):
+            self.assertLess(time.monotonic(), end, "the child outlives its parent")
+            time.sleep(0.01)
+        left = [f for _, _, files in os.walk(self.folder.name) for f in files]
+        self.assertFalse([f for f in left if not f.endswith(".json")], left)
+        r = self.prove("--op", "join")
+        self.assertEqual(r.returncode, 0, r.stderr)
+
+
+if __name__ == "__main__":
+    serving.main()
