@@ -153,6 +153,7 @@ void EngineLoop::step() {
     update_gauges();
     return;
   }
+  ++counted_.steps;  // before any request hears of it
   step_ids_.clear();
   for (const ScheduledRows& r : rows) step_ids_.push_back(r.sequence->id);
   try {
@@ -163,7 +164,6 @@ void EngineLoop::step() {
     TokenEvent event{.finish = Finish::kError, .error = fmt::format("the step failed: {}", e.what())};
     for (const uint64_t id : step_ids_) finish(id, event);
   }
-  ++counted_.steps;
   counted_.busy_seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   update_gauges();
 }

@@ -60,7 +60,8 @@ inline double relative_l2(const Logits& a, const Logits& b) {
 // An engine that remembers the logits of every choice, by request and position.
 class Watched {
  public:
-  Watched(const EngineOptions& options, std::shared_ptr<ChoiceSource> choices = unproved_reference_choices()) {
+  Watched(const EngineOptions& options,
+          std::shared_ptr<ChoiceSource> choices = std::make_shared<UnprovedChoices>("cpu_gemv")) {
     Probe probe;
     probe.choices = std::move(choices);
     probe.on_logits = [this](std::span<const ProbedRow> rows, const TensorView& logits) {
@@ -105,7 +106,9 @@ class Watched {
     }
     return runs;
   }
-  Run run(const Ids& prompt, const SamplingParams& params) { return run(std::vector{prompt}, std::vector{params})[0]; }
+  Run run(const Ids& prompt, const SamplingParams& params) {
+    return run(std::vector<Ids>{prompt}, std::vector<SamplingParams>{params})[0];
+  }
 
  private:
   std::mutex mutex_;

@@ -28,6 +28,29 @@ void expect_goldens(const std::string& backend, size_t longest) {
   }
 }
 
+// BF16 activations may be at most half again as far from float32 as transformers' own BF16 run is.
+void expect_bf16_like_transformers(const std::string& backend) {
+  const nlohmann::json prompts = read_json(kGolden + "/golden.json")["prompts"];
+  const nlohmann::json yardstick = read_json(METTLE_SOURCE_DIR "/tests/golden/bf16_run.json");
+  const Safetensors tensors = Safetensors::open_file(kGolden + "/golden.safetensors");
+  Watched engine(tiny_options(), std::make_shared<UnprovedChoices>(backend));
+  std::vector<double> errors;
+  for (const auto& p : prompts) {
+    const auto run = engine.run(p["ids"].get<Ids>(), greedy_through(1));
+    errors.push_back(relative_l2(run.logits.at(0), floats_of(tensors, "logits." + std::to_string(p["id"].get<int>()))));
+  }
+  ASSERT_EQ(errors.size(), yardstick["prompts"].size());
+  std::sort(errors.begin(), errors.end());
+  const double median = (errors[11] + errors[12]) / 2, theirs = yardstick["median_relative_l2"].get<double>();
+  std::printf("median relative L2: %.5f, transformers %.5f\n", median, theirs);
+  EXPECT_GT(median, 0);
+  EXPECT_LE(median, 1.5 * theirs);
+}
+
+TEST(Golden, Bf16IsAsCloseAsTransformers) { expect_bf16_like_transformers("cpu_gemv"); }
+TEST(GoldenFull, Bf16IsAsCloseAsTransformersOnTheReference) { expect_bf16_like_transformers("reference"); }
+TEST(GoldenFull, Bf16IsAsCloseAsTransformersOnTheManyRowsBackend) { expect_bf16_like_transformers("cpu_gemm"); }
+
 TEST(Golden, LogitsAndContinuationsOfShortPrompts) { expect_goldens("reference", 300); }
 TEST(GoldenFull, LogitsAndContinuationsOfAllPrompts) { expect_goldens("reference", 1 << 20); }
 TEST(GoldenFull, LogitsAndContinuationsFewRowsBackend) { expect_goldens("cpu_gemv", 1 << 20); }

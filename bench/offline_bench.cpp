@@ -1,0 +1,156 @@
+// Tokens per second of the whole engine without a server:
+//   offline_bench CONFIG_FOLDER [--threads N] [--real] [--prompt N] [--new N] [--json FILE]
+// Weights are dummies unless --real. Decode with 1 row and with 32 rows of distinct prompts, prefill of one prompt.
+// The program is its own proof child.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <cstdio>
+#include <fstream>
+#include <mutex>
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "base/error.h"
+#include "engine/engine.h"
+#include "probe.h"
+
+namespace mettle {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+struct Options {
+  EngineOptions engine;
+  int prompt = 512, decode_new = 128;
+  std::string json;
+};
+
+Options parse(int argc, char** argv) {
+  Options o;
+  o.engine.dummy_weights = true;
+  o.engine.cache_bytes = int64_t{1} << 30;
+  for (int i = 1; i < argc; ++i) {
+    const std::string arg = argv[i];
+    const auto value = [&]() -> std::string {
+      if (i + 1 >= argc) fail(Code::kInvalidRequest, arg + ": must have a value");
+      return argv[++i];
+    };
+    if (arg == "--threads")
+      o.engine.threads = std::stoi(value());
+    else if (arg == "--real")
+      o.engine.dummy_weights = false;
+    else if (arg == "--prompt")
+      o.prompt = std::stoi(value());
+    else if (arg == "--new")
+      o.decode_new = std::stoi(value());
+    else if (arg == "--json")
+      o.json = value();
+    else if (arg.starts_with("--"))
+      fail(Code::kInvalidRequest, arg + ": must be one of --threads --real --prompt --new --json");
+    else
+      o.engine.model_path = arg;
+  }
+  if (o.engine.model_path.empty()) fail(Code::kInvalidRequest, "CONFIG_FOLDER: must be given");
+  return o;
+}
+
+std::vector<int32_t> random_prompt(int size, int vocab, unsigned seed) {
+  std::mt19937 random(seed);
+  std::vector<int32_t> ids(static_cast<size_t>(size));
+  for (int32_t& id : ids) id = static_cast<int32_t>(random() % static_cast<unsigned>(vocab));
+  return ids;
+}
+
+// Runs the prompts together. Seconds from the moment every one has its first token to the end of the last, and from
+// submission to the first token of all.
+struct Times {
+  double first = 0, rest = 0;
+  int64_t tokens_in_rest = 0;
+};
+Times run(Engine& engine, const std::vector<std::vector<int32_t>>& prompts, int new_tokens) {
+  std::mutex mutex;
+  std::condition_variable done;
+  size_t first = 0, ended = 0;
+  int64_t tokens = 0, tokens_at_first = 0;
+  Clock::time_point all_first, end;
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = new_tokens;
+  params.ignore_eos = true;
+  const auto start = Clock::now();
+  std::vector<int> counts(prompts.size());
+  for (size_t p = 0; p < prompts.size(); ++p)
+    engine.submit(prompts[p], params, [&, p](const TokenEvent& e) {
+      const std::lock_guard lock(mutex);
+      if (e.token >= 0) {
+        ++tokens;
+        if (++counts[p] == 1 && ++first == prompts.size()) {
+          all_first = Clock::now();
+          tokens_at_first = tokens;
+        }
+      }
+      if (e.finish == Finish::kNone) return;
+      if (e.finish != Finish::kLength) std::fprintf(stderr, "request ended early: %s\n", e.error.c_str());
+      end = Clock::now();
+      if (++ended == prompts.size()) done.notify_all();
+    });
+  std::unique_lock lock(mutex);
+  done.wait(lock, [&] { return ended == prompts.size(); });
+  const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
+  return {seconds(all_first - start), seconds(end - all_first), tokens - tokens_at_first};
+}
+
+template <class F>
+double median_of(int runs, F&& f) {
+  std::vector<double> values;
+  for (int i = 0; i < runs; ++i) values.push_back(f(i));
+  std::sort(values.begin(), values.end());
+  return values[values.size() / 2];
+}
+
+int bench(int argc, char** argv) {
+  const Options o = parse(argc, argv);
+  const auto engine = Engine::start(o.engine);
+  const int vocab = engine->info().vocab_size;
+  const auto decode = [&](int rows) {
+    return median_of(3, [&](int i) {
+      std::vector<std::vector<int32_t>> prompts;
+      for (int r = 0; r < rows; ++r) prompts.push_back(random_prompt(8, vocab, static_cast<unsigned>(1000 * i + r)));
+      const Times t = run(*engine, prompts, o.decode_new);
+      return static_cast<double>(t.tokens_in_rest) / t.rest;
+    });
+  };
+  const double prefill = median_of(3, [&](int i) {
+    return o.prompt / run(*engine, {random_prompt(o.prompt, vocab, 77u + static_cast<unsigned>(i))}, 1).first;
+  });
+  const EngineInfo& info = engine->info();
+  const nlohmann::json result = {{"model", info.model_name},
+                                 {"threads", info.threads},
+                                 {"weight_bytes", info.weight_bytes},
+                                 {"prove_seconds", info.prove_seconds},
+                                 {"load_seconds", info.load_seconds},
+                                 {"decode_1_row_tokens_s", decode(1)},
+                                 {"decode_32_rows_tokens_s", decode(32)},
+                                 {"prefill_tokens", o.prompt},
+                                 {"prefill_tokens_s", prefill},
+                                 {"plan", info.plan}};
+  std::printf("%s\n", result.dump(1).c_str());
+  if (!o.json.empty()) std::ofstream(o.json) << result.dump(1) << "\n";
+  return 0;
+}
+
+}  // namespace
+}  // namespace mettle
+
+int main(int argc, char** argv) {
+  if (argc == 3 && std::string(argv[1]) == "prove" && std::string(argv[2]) == "--child") return mettle::prove_child();
+  try {
+    return mettle::bench(argc, argv);
+  } catch (const mettle::Error& e) {
+    std::fprintf(stderr, "offline_bench: %s\n", e.what());
+    return 1;
+  }
+}
