@@ -124,6 +124,20 @@ def children_of(pid):
     return found
 
 
+def ends(pid, seconds=20):
+    """Whether a process is gone (or only waits to be reaped) within that time."""
+    pause = threading.Event()
+    for _ in range(int(seconds / 0.05)):
+        try:
+            with open(f"/proc/{pid}/stat") as f:
+                if f.read().rsplit(")", 1)[1].split()[0] == "Z":
+                    return True
+        except OSError:
+            return True
+        pause.wait(0.05)
+    return False
+
+
 def main():
     try:
         unittest.main(verbosity=1, warnings="ignore")
