@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <set>
 
 namespace mettle {
@@ -24,18 +25,33 @@ struct Maker {
       s.random = std::min((r + random.uniform()) / rows, 1 - 0x1p-53);
       s.top_logprobs = r % 4 == 0 ? std::min(20, p.usable) : r % 4;
       c.bare.push_back(s);
+      // Penalties and bans fall on the likeliest tokens too, else nobody would notice one left out.
+      const std::vector<int32_t> best = likeliest(c, r, std::min(12, p.usable / 2));
       std::set<int32_t> seen;
+      for (const int32_t id : best)
+        if (random.chance(0.5)) seen.insert(id);
       for (int i = 0; i < std::min(200, p.usable / 4); ++i) seen.insert(random.below(p.usable));
       c.counts.emplace_back();
       for (const int32_t id : seen) c.counts.back().push_back({id, random.below(3), random.chance(0.5)});
       c.biases.emplace_back();
       std::set<int32_t> banned;
+      for (const int32_t id : best)
+        if (random.chance(0.2)) banned.insert(id);
       for (int i = 0; i < std::min(50, p.usable / 8); ++i) banned.insert(random.below(p.usable));
       for (const int32_t id : banned)
         c.biases.back().push_back(
             {id, random.chance(0.7) ? -std::numeric_limits<float>::infinity() : static_cast<float>(random.normal())});
     }
     return c;
+  }
+  std::vector<int32_t> likeliest(const SampleCase& c, int row, int count) const {
+    const float* logits = c.logits.view().as<float>() + int64_t{row} * p.vocab;
+    std::vector<int32_t> ids(static_cast<size_t>(p.usable));
+    std::iota(ids.begin(), ids.end(), 0);
+    std::partial_sort(ids.begin(), ids.begin() + count, ids.end(),
+                      [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+    ids.resize(static_cast<size_t>(count));
+    return ids;
   }
   void forget(SampleCase& c) {
     for (auto& list : c.counts) list.clear();

@@ -145,9 +145,9 @@ void embed_last_column_stale(const Tactic& t, const EmbedArgs& a, Stream& s) {
 void join_rank_twice(const Tactic& t, const JoinArgs& a, Stream& s) {
   JoinArgs other = a;
   std::vector<const float*> twice(a.partials.begin(), a.partials.end());
-  twice.push_back(twice.back());
+  if (!twice.empty()) twice.push_back(twice.back());
   other.partials = twice;
-  ++other.problem.ranks;
+  other.problem.ranks = static_cast<int>(twice.size());
   right<JoinOp>(t, other, s);
 }
 void join_eps(const Tactic& t, const JoinArgs& a, Stream& s) {
@@ -427,6 +427,8 @@ constexpr Plan<SampleOp> kSample[] = {
     {"top_k_one_more", sample_with<[](SampleRow& r) { r.top_k += std::min(r.top_k, 1); }>, kWrongSelection},
     {"top_p_smaller", sample_with<[](SampleRow& r) { r.top_p *= 0.93f; }>, kWrongSelection},
     {"penalty_left_out", sample_with<[](SampleRow& r) { r.presence = 0; }>, kWrongSelection},
+    {"frequency_left_out", sample_with<[](SampleRow& r) { r.frequency = 0; }>, kWrongSelection},
+    {"repetition_left_out", sample_with<[](SampleRow& r) { r.repetition = 1; }>, kWrongSelection},
     {"mask_left_out", sample_with<[](SampleRow& r) { r.biases = {}; }>, kWrongSelection},
     {"nan_gives_zero", sample_nan_gives_zero, kWrongSelection},
     {"logprob_bf16", sample_logprob_bf16, kWrongOutput},
