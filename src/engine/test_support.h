@@ -46,6 +46,7 @@ inline std::shared_ptr<ChoiceSource> unproved_reference_choices() { return std::
 inline EngineOptions tiny_options() {
   EngineOptions options;
   options.model_path = METTLE_SOURCE_DIR "/models/mettle-tiny";
+  options.threads = 1;  // tests run beside each other
   return options;
 }
 

@@ -110,17 +110,17 @@ TEST(Batch, ThirtyTwoMixedRequestsGiveEachItsText) {
 
 TEST(Batch, SixtyFourRequestsFinishInSixContexts) {
   EngineOptions options = options_of(Activation::kBf16);
-  options.context_length = 256;
-  options.cache_tokens = 6 * 256;
+  options.context_length = 144;
+  options.cache_tokens = 6 * 144;
   Watched engine(options, std::make_shared<UnprovedChoices>("cpu_gemv"));
   Mixed m = mixed_requests(64);
-  for (auto& p : m.params) p.max_tokens = 150;
+  for (auto& p : m.params) p.max_tokens = 100;
   for (auto& ids : m.prompts) ids.resize(std::min<size_t>(ids.size(), 40));
   engine.keep(false);
   const auto runs = engine.run(m.prompts, m.params);
   for (const auto& run : runs) {
     EXPECT_EQ(run.finish, Finish::kLength);
-    EXPECT_EQ(run.tokens.size(), 150u);
+    EXPECT_EQ(run.tokens.size(), 100u);
   }
   const EngineStats stats = engine.engine().stats();
   EXPECT_GT(stats.preemptions, 0u);

@@ -9,6 +9,7 @@ using namespace mettle::testing;
 EngineOptions f32_options() {
   EngineOptions options = tiny_options();
   options.activation = Activation::kF32;
+  options.threads = 2;
   return options;
 }
 

@@ -16,6 +16,7 @@ TEST_P(Tiny, LogitsAndGreedyTokens) {
   options.model_path = folder;
   options.activation = Activation::kF32;
   options.context_length = 256;
+  options.threads = 1;
   Watched engine(options, std::make_shared<UnprovedChoices>(std::get<1>(GetParam())));
   ASSERT_EQ(golden["prompts"].size(), 3u);
   for (const auto& p : golden["prompts"]) {
