@@ -136,7 +136,7 @@ class Signals(unittest.TestCase):
     def test_term_lets_running_answers_finish(self):
         with serving.Server() as server:
             with socket.create_connection(("127.0.0.1", server.port), 60) as s:
-                body = json.dumps({"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 300,
+                body = json.dumps({"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 20,
                                    "ignore_eos": True, "stream": True}).encode()
                 s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
                           b"Content-Length: %d\r\n\r\n" % len(body) + body)
