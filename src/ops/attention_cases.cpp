@@ -209,7 +209,7 @@ std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t s
   generic("chunks", {{full ? 40 : 9, 63}, {5, 1}, {1, 30}, {full ? 17 : 2, 16}});
   generic("short", {{3, 0}, {2, 5}, {1, 9}});
   out.push_back(m.make("long", weights, {{2, 1500}}));
-  out.push_back(m.make("far", weights, {{2, 100'000}}, 1, 8));
+  out.push_back(m.make("far", weights, {{1, 100'000}}, 1, 8));
   out.push_back(m.make("tiny_qk", weights, {{9, 20}}, 1e-3));
   if (p.qk_norm) out.push_back(m.make("large_logits", m.typical(3.5), {{8, 300}, {6, 60}}));
   AttentionCase equal = m.make("rows_equal", weights, {{16, 5}});

@@ -69,7 +69,8 @@ Trial<MoeOp>::Trial(const MoeProblem& problem, const TrialContext& context) : st
   State& s = *state_;
   s.problem = problem;
   s.context = context;
-  s.cases = moe_cases(problem, context.seed, static_cast<int>(std::clamp<int64_t>(context.work / s.work(), 24, 300)));
+  s.cases =
+      moe_cases(problem, context.seed, static_cast<int>(std::clamp<int64_t>(context.work / 2 / s.work(), 24, 300)));
   context.alive();
   s.states.resize(s.cases.size());
   const MoeCaseWeights* last = nullptr;

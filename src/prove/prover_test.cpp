@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "base/error.h"
 #include "base/file_map.h"
@@ -196,7 +197,10 @@ TEST(Prover, ReportsAbsentInstructionSetsAsRefusals) {
 
 TEST(Prover, SameProblemTwiceIsProvedOnce) {
   const std::vector<AnyProblem> problems = {JoinProblem{.hidden = 96}, JoinProblem{.hidden = 96}};
-  EXPECT_EQ(prove(problems, without_store()).entries.size(), backends_of<JoinOp>().size());
+  std::set<std::string> names;
+  const ProofReport report = prove(problems, without_store());
+  for (const ProofEntry& e : report.entries) EXPECT_TRUE(names.insert(e.backend + " " + e.tactic).second) << e.tactic;
+  EXPECT_GE(names.size(), backends_of<JoinOp>().size());
   EXPECT_TRUE(prove(std::vector<AnyProblem>{}, without_store()).entries.empty());
   EXPECT_FALSE(all_proved({}));
 }
@@ -215,7 +219,10 @@ TEST(Prover, TimesEveryBucketOfAFastOp) {
   options.time = true;
   const std::vector<AnyProblem> problems = {JoinProblem{.hidden = 96}};
   const ProofReport report = prove(problems, options);
-  for (const double us : report.entries.at(0).us) EXPECT_GT(us, 0);
+  // Who is far slower than the best is not asked about more rows; the best is asked about all.
+  EXPECT_TRUE(std::any_of(report.entries.begin(), report.entries.end(), [](const ProofEntry& e) {
+    return std::all_of(e.us.begin(), e.us.end(), [](double us) { return us > 0; });
+  }));
 }
 
 // ---- store ---------------------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <fmt/format.h>
+#include <map>
 #include <numeric>
 
 #include "ops/oracle.h"
@@ -19,7 +20,8 @@ template <>
 struct Trial<SampleOp>::State {
   struct Right {  // per row
     oracle::SampleExpected token;
-    std::vector<int32_t> best;  // by raw logit, lowest id on ties: the alternatives
+    std::vector<int32_t> best;                              // by raw logit, lowest id on ties: the alternatives
+    std::map<int32_t, std::pair<double, double>> logprobs;  // with sigma, of tokens that came up: a sum over all each
   };
 
   SampleProblem problem;
@@ -29,9 +31,9 @@ struct Trial<SampleOp>::State {
 
   std::vector<uint8_t> launch(const Backend<SampleOp>& backend, const Tactic& tactic, const SampleCase& c,
                               const CaseInput& logits, Examination& examination) const;
-  void judge(const SampleCase& c, const std::vector<Right>& rows, const std::vector<SampleResult>& results,
+  void judge(const SampleCase& c, std::vector<Right>& rows, const std::vector<SampleResult>& results,
              Examination& examination) const;
-  const std::vector<Right>& right_of(size_t i);
+  std::vector<Right>& right_of(size_t i);
 };
 
 template <>
@@ -42,11 +44,11 @@ Trial<SampleOp>::Trial(const SampleProblem& problem, const TrialContext& context
   State& s = *state_;
   s.problem = problem;
   s.context = context;
-  s.cases = sample_cases(problem, context.seed, std::clamp(400'000 / problem.vocab, 3, 128));
+  s.cases = sample_cases(problem, context.seed, std::clamp(250'000 / problem.vocab, 3, 64));
   s.right.resize(s.cases.size());
 }
 
-const std::vector<Trial<SampleOp>::State::Right>& Trial<SampleOp>::State::right_of(size_t i) {
+std::vector<Trial<SampleOp>::State::Right>& Trial<SampleOp>::State::right_of(size_t i) {
   const SampleCase& c = cases[i];
   std::vector<Right>& rows = right[i];
   if (!rows.empty()) return rows;
@@ -96,7 +98,7 @@ std::vector<uint8_t> Trial<SampleOp>::State::launch(const Backend<SampleOp>& bac
   return results.copy();
 }
 
-void Trial<SampleOp>::State::judge(const SampleCase& c, const std::vector<Right>& rows,
+void Trial<SampleOp>::State::judge(const SampleCase& c, std::vector<Right>& rows,
                                    const std::vector<SampleResult>& results, Examination& examination) const {
   const auto wrong = [&](VerdictCode code, int row, const std::string& have, const std::string& need,
                          const std::string& what) {
@@ -104,16 +106,17 @@ void Trial<SampleOp>::State::judge(const SampleCase& c, const std::vector<Right>
   };
   Expected logprobs(1, 0, DType::kF32);
   std::vector<float> got;
-  const auto expect = [&](const float* logits, int32_t id, float value) {
-    double sigma = 0;
-    logprobs.value.push_back(oracle::logprob(problem, logits, id, &sigma));
-    logprobs.sys.push_back(sigma);
+  const auto expect = [&](Right& right, const float* logits, int32_t id, float value) {
+    const auto [at, fresh] = right.logprobs.try_emplace(id);
+    if (fresh) at->second.first = oracle::logprob(problem, logits, id, &at->second.second);
+    logprobs.value.push_back(at->second.first);
+    logprobs.sys.push_back(at->second.second);
     got.push_back(value);
   };
   for (int r = 0; r < c.rows; ++r) {
     const auto at = static_cast<size_t>(r);
     const SampleResult& result = results[at];
-    const Right& right = rows[at];
+    Right& right = rows[at];
     const float* logits = c.logits.view().as<float>() + int64_t{r} * problem.vocab;
     if (result.token == kUnwritten)
       wrong(VerdictCode::kIncompleteWrite, r, "unwritten", "a token", "no token was written");
@@ -134,12 +137,12 @@ void Trial<SampleOp>::State::judge(const SampleCase& c, const std::vector<Right>
                         result.token, need, c.bare[at].temperature, c.bare[at].top_k, c.bare[at].top_p,
                         c.bare[at].min_p, c.bare[at].random));
     }
-    expect(logits, result.token, result.logprob);
+    expect(right, logits, result.token, result.logprob);
     for (size_t k = 0; k < right.best.size(); ++k) {
       if (result.top_ids[k] != right.best[k])
         wrong(VerdictCode::kWrongSelection, r, fmt::format("{}", result.top_ids[k]), fmt::format("{}", right.best[k]),
               fmt::format("alternative {} is token {}, must be {}", k, result.top_ids[k], right.best[k]));
-      expect(logits, right.best[k], result.top_logprobs[k]);
+      expect(right, logits, right.best[k], result.top_logprobs[k]);
     }
   }
   logprobs.cols = static_cast<int64_t>(logprobs.value.size());

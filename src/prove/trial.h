@@ -16,7 +16,7 @@
 namespace mettle {
 
 // Multiply-adds that a tactic's cases of one problem may cost, and that the oracle may spend on one case.
-inline constexpr int64_t kCaseWork = 120'000'000;
+inline constexpr int64_t kCaseWork = 100'000'000;
 inline constexpr int64_t kOracleWork = 200'000'000;
 
 struct TrialContext {
