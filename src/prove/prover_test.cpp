@@ -160,19 +160,20 @@ TEST(Prover, HealthyBackendsPassWithTwentySeeds) {
             Trial<Op> trial(problem, context);
             for (const Backend<Op>* b : backends_of<Op>()) {
               if (!b->supports(problem, device).ok()) continue;
-              for (const Tactic& t : b->tactics(problem, device)) {
-                ProofEntry entry;
-                Examination examination(entry);
-                try {
-                  trial.prove(*b, t, examination);
-                  examination.finish();
-                } catch (const ProofFailure& f) {
-                  ADD_FAILURE() << problem.text() << " " << b->name << " " << t.name << " seed " << seed << ": "
-                                << f.verdict.sentence;
-                }
-                EXPECT_GT(entry.comparisons, 0u);
-                EXPECT_LT(entry.max_error, 5) << problem.text() << " " << b->name << " " << t.name;  // of 10
+              // One tactic of each backend a seed, in rotation: each comes up at least twice.
+              const std::vector<Tactic> tactics = b->tactics(problem, device);
+              const Tactic& t = tactics[seed % tactics.size()];
+              ProofEntry entry;
+              Examination examination(entry);
+              try {
+                trial.prove(*b, t, examination);
+                examination.finish();
+              } catch (const ProofFailure& f) {
+                ADD_FAILURE() << problem.text() << " " << b->name << " " << t.name << " seed " << seed << ": "
+                              << f.verdict.sentence;
               }
+              EXPECT_GT(entry.comparisons, 0u);
+              EXPECT_LT(entry.max_error, 5) << problem.text() << " " << b->name << " " << t.name;  // of 10
             }
           },
           any);
