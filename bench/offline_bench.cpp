@@ -111,7 +111,7 @@ double median_of(int runs, F&& f) {
   return values[values.size() / 2];
 }
 
-int bench(int argc, char** argv) {
+int run_bench(int argc, char** argv) {
   const Options o = parse(argc, argv);
   const auto engine = Engine::start(o.engine);
   const int vocab = engine->info().vocab_size;
@@ -148,7 +148,7 @@ int bench(int argc, char** argv) {
 int main(int argc, char** argv) {
   if (argc == 3 && std::string(argv[1]) == "prove" && std::string(argv[2]) == "--child") return mettle::prove_child();
   try {
-    return mettle::bench(argc, argv);
+    return mettle::run_bench(argc, argv);
   } catch (const mettle::Error& e) {
     std::fprintf(stderr, "offline_bench: %s\n", e.what());
     return 1;
