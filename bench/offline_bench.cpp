@@ -111,8 +111,22 @@ double median_of(int runs, F&& f) {
   return values[values.size() / 2];
 }
 
+// Anonymous memory of this process now, bytes.
+int64_t anonymous_bytes() {
+  std::ifstream status("/proc/self/status");
+  std::string word;
+  int64_t kilobytes = 0;
+  while (status >> word)
+    if (word == "RssAnon:") status >> kilobytes;
+  return kilobytes * 1024;
+}
+
 int run_bench(int argc, char** argv) {
-  const Options o = parse(argc, argv);
+  Options o = parse(argc, argv);
+  int64_t load_peak = 0;
+  o.engine.on_progress = [&](const std::string& phase, uint64_t, uint64_t) {
+    if (phase == "load") load_peak = std::max(load_peak, anonymous_bytes());
+  };
   const auto engine = Engine::start(o.engine);
   const int vocab = engine->info().vocab_size;
   const auto decode = [&](int rows) {
@@ -132,6 +146,7 @@ int run_bench(int argc, char** argv) {
                                  {"weight_bytes", info.weight_bytes},
                                  {"prove_seconds", info.prove_seconds},
                                  {"load_seconds", info.load_seconds},
+                                 {"load_peak_anonymous_bytes", load_peak},
                                  {"decode_1_row_tokens_s", decode(1)},
                                  {"decode_32_rows_tokens_s", decode(32)},
                                  {"prefill_tokens", o.prompt},
