@@ -67,7 +67,9 @@ ProofReport prove_all(const EngineOptions& options, std::span<const AnyProblem> 
     prove_options.on_progress = [&](size_t done, size_t total, const ProofEntry&) {
       options.on_progress("prove", done, total);
     };
-  return prove(problems, prove_options);
+  ProofReport report = prove(problems, prove_options);
+  warn_of_failures(report);
+  return report;
 }
 
 void load(const EngineOptions& options, Ranks& ranks, WeightSource& source) {

@@ -79,37 +79,44 @@ struct Work {
 
 // Every tactic at every bucket, one after the other in rounds, so that a busy moment hits all alike. Who is four times
 // slower than the best at its best, or needs more than a quarter of a second for a run, is not asked about more rows.
+// A long run tells as much as many short ones: its first counts too, and one is enough for who is clearly slower.
 template <class Op>
 void race(Trial<Op>& trial, std::vector<Work<Op>>& works, Pipe& pipe) {
-  constexpr int kRounds = 9, kLeastRounds = 3;
-  constexpr double kBudgetUs = 4'000, kLongUs = 20'000, kLongestUs = 250'000;
+  constexpr size_t kRounds = 9, kLeastRounds = 3;
+  constexpr double kBudgetUs = 4'000, kLongUs = 4'000, kLongestUs = 250'000;
   for (size_t b = 0; b < kRowBuckets.size(); ++b) {
     struct Runner {
       Work<Op>* work;
       std::function<void()> launch;
       std::vector<double> us;
       double least = 1e300, spent = 0;
+      void run() {
+        const auto begin = Clock::now();
+        launch();
+        us.push_back(std::max(ms_since(begin) * 1e3, 1e-3));
+        spent += us.back();
+        least = std::min(least, us.back());
+      }
     };
     std::vector<Runner> runners;
     for (Work<Op>& w : works) {
       if (!w.time || w.too_slow) continue;
       pipe.send({{"timing", w.id}});
       runners.push_back({&w, trial.typical_launch(*w.backend, w.tactic, kRowBuckets[b]), {}});
-      runners.back().launch();  // warms caches and pages
+      runners.back().run();  // warms caches and pages
     }
     double best = 1e300;
-    for (int round = 0; round < kRounds; ++round)
+    for (Runner& r : runners) {
+      if (r.least < kLongUs) r.us.clear(), r.spent = 0, r.least = 1e300;
+      best = std::min(best, r.least);
+    }
+    for (size_t round = 0; round < kRounds; ++round)
       for (Runner& r : runners) {
-        const bool enough = round >= kLeastRounds && r.spent > kBudgetUs;
-        if (enough || (round > 0 && r.least > kLongUs) || (round >= kLeastRounds && r.least > 2 * best)) continue;
+        const bool enough = r.us.size() >= kLeastRounds && r.spent > kBudgetUs;
+        if (enough || (!r.us.empty() && r.least > 2 * best)) continue;
         if (runners.size() > 1) pipe.send({{"timing", r.work->id}});
-        const auto begin = Clock::now();
-        r.launch();
-        const double us = std::max(ms_since(begin) * 1e3, 1e-3);
-        r.us.push_back(us);
-        r.spent += us;
-        r.least = std::min(r.least, us);
-        best = std::min(best, us);
+        r.run();
+        best = std::min(best, r.least);
       }
     for (Runner& r : runners) {
       std::sort(r.us.begin(), r.us.end());

@@ -91,6 +91,17 @@ Choices<OpOf<Problem>> choose(const ProofReport& report, const Problem& problem,
   return choices;
 }
 
+void warn_of_failures(const ProofReport& report) {
+  const ProofEntry* last = nullptr;
+  for (const ProofEntry& e : report.entries) {
+    if (e.verdict.ok() || (info_of(e.verdict.code).refusal && e.verdict.code != VerdictCode::kUnproved)) continue;
+    if (last != nullptr && last->backend == e.backend && last->problem == e.problem) continue;
+    last = &e;
+    log::warn("prove: {} {} failed its proof and does not serve {}: {}, {}", e.backend, e.tactic, e.problem,
+              name_of(e.verdict.code), e.verdict.sentence);
+  }
+}
+
 #define METTLE_CHOOSE(Problem) \
   template Choices<OpOf<Problem>> choose<Problem>(const ProofReport&, const Problem&, const std::string&);
 METTLE_CHOOSE(EmbedProblem)

@@ -66,7 +66,7 @@ Verdict Guarded::check() const {
   const int64_t cols = shape_.rank > 0 ? shape_[shape_.rank - 1] : 1;
   const int64_t n = shape_.elements();
   const auto place = [&](int64_t i) {
-    return fmt::format("{}[{}, {}]", name_, i / std::max<int64_t>(cols, 1), i % std::max<int64_t>(cols, 1));
+    return fmt::format("{}[row {}, column {}]", name_, i / std::max<int64_t>(cols, 1), i % std::max<int64_t>(cols, 1));
   };
   int64_t unwritten = 0, first = -1;
   for (int64_t i = 0; i < n; ++i) {

@@ -50,6 +50,9 @@ ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& opti
 // True when every problem has a proved backend and none that supports its problem failed.
 bool all_proved(const ProofReport& report);
 
+// One warning per problem and backend that failed, with its first failed tactic: nothing is left out in silence.
+void warn_of_failures(const ProofReport& report);
+
 // Per bucket the fastest proved (backend, tactic); `named` (empty = auto) restricts to one backend, which never falls
 // back. Fails with kUnsupported listing every candidate and its verdict when nothing is left. The reference backend is
 // chosen only when nothing else is proved, and that is logged loudly.

@@ -388,6 +388,11 @@ TEST(Choose, FastestProvedPerBucketAndReferenceLast) {
   for (ProofEntry& e : r.entries)
     if (e.backend == "cpu_gemm") e.verdict = refuse(VerdictCode::kWrongOutput, "", "");
   EXPECT_EQ(choose(r, p).at(1000).backend->name, "cpu_gemv");  // the next proved one
+  testing::internal::CaptureStderr();
+  warn_of_failures(r);
+  const std::string warnings = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(std::count(warnings.begin(), warnings.end(), '\n'), 1) << warnings;
+  EXPECT_THAT(warnings, HasSubstr("cpu_gemm"));
   try {
     choose(r, p, "cpu_gemm");  // a named backend never falls back
     FAIL();
