@@ -33,6 +33,8 @@ bool wants_colour(int fd) {
          std::strcmp(term, "dumb") != 0;
 }
 
+void say(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
+
 std::string paint(Colour colour, const std::string& text, bool enabled) {
   if (!enabled || colour == Colour::kNone) return text;
   constexpr const char* kCodes[] = {"0", "31", "32", "33", "1", "2"};
@@ -82,7 +84,7 @@ void Progress::set(uint64_t done, const std::string& detail) {
       fmt::format("{} {} {:3}%", what_, bar, total_ > 0 ? std::min<uint64_t>(done, total_) * 100 / total_ : 0);
   const int room = columns - static_cast<int>(code_points(line)) - 2;
   if (!detail.empty() && room > 4) line += " " + detail.substr(0, static_cast<size_t>(room));
-  fmt::print(stderr, "\r\x1b[K{}", line);
+  say("\r\x1b[K" + line);
   std::fflush(stderr);
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace mettle {
@@ -9,6 +10,9 @@ namespace mettle {
 bool is_terminal(int fd);
 // Colours on this descriptor: a terminal, NO_COLOR unset, TERM not "dumb".
 bool wants_colour(int fd);
+
+// Writes to standard error. That it cannot be written is not worth failing for.
+void say(std::string_view text);
 
 enum class Colour { kNone, kRed, kGreen, kYellow, kBold, kDim };
 std::string paint(Colour colour, const std::string& text, bool enabled);

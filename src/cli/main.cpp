@@ -1,3 +1,4 @@
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <cstdio>
@@ -33,10 +34,16 @@ std::string usage() {
   return text + "\nmettle COMMAND --help shows a command's options and examples; mettle --version the version.\n";
 }
 
+// A descriptor that came closed would be given to the next file or socket, and text meant for people end up there.
+void open_standard_descriptors() {
+  for (int fd = 0; fd <= 2; ++fd)
+    if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
+}
+
 int run(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "";
   if (name.empty()) {
-    fmt::print(stderr, "{}", usage());
+    say(usage());
     return 2;
   }
   if (name == "--help" || name == "-h" || name == "help") {
@@ -50,7 +57,7 @@ int run(int argc, char** argv) {
   check_environment();
   for (const Command& c : kCommands)
     if (name == c.name) return c.run(argc - 1, argv + 1);
-  fmt::print(stderr, "mettle: no command \"{}\"\n\n{}", name, usage());
+  say(fmt::format("mettle: no command \"{}\"\n\n{}", name, usage()));
   return 2;
 }
 
@@ -59,16 +66,20 @@ int run(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return mettle::run(argc, argv);
+    mettle::open_standard_descriptors();
+    const int code = mettle::run(argc, argv);
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0)
+      mettle::fail(mettle::Code::kDevice, "standard output: could not be written");
+    return code;
   } catch (const mettle::Error& e) {
     const bool colour = mettle::wants_colour(2);
-    fmt::print(stderr, "{} {}\n", mettle::paint(mettle::Colour::kRed, "error:", colour), e.message);
+    mettle::say(fmt::format("{} {}\n", mettle::paint(mettle::Colour::kRed, "error:", colour), e.message));
     return e.code == mettle::Code::kInvalidRequest ? 2 : 1;
   } catch (const std::bad_alloc&) {
     std::fputs("error: out of memory\n", stderr);
     return 1;
   } catch (const std::exception& e) {
-    fmt::print(stderr, "error: {}\n", e.what());
+    mettle::say(fmt::format("error: {}\n", e.what()));
     return 1;
   }
 }

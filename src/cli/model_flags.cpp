@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <charconv>
+#include <cstdint>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -10,6 +12,10 @@
 #include "base/error.h"
 #include "base/terminal.h"
 #include "checkpoint/model_folder.h"
+#include "ops/attention.h"
+#include "ops/gdn.h"
+#include "ops/linear.h"
+#include "ops/moe.h"
 
 namespace mettle {
 namespace {
@@ -68,17 +74,36 @@ std::string valid_flags(const CLI::App& app) {
 }
 
 int usage_error(const CLI::App& app, const std::string& message) {
-  fmt::print(stderr, "mettle {}: {}\n", app.get_name(), message);
+  say(fmt::format("{}: {}\n", app.get_name(), message));
   return 2;
 }
 
-void add_backend(CLI::App& app, const std::string& flags, std::string& value, const std::string& op) {
+template <class Op>
+void add_backend(CLI::App& app, const std::string& flags, std::string& value, const std::string& what) {
+  std::vector<std::string> names{"auto"};
+  for (const Backend<Op>* backend : backends_of<Op>()) names.emplace_back(backend->name);
   app.add_option(flags, value,
-                 fmt::format("backend of {}: auto picks the fastest proved one; a name never falls back", op))
+                 fmt::format("backend of {}: auto picks the fastest proved one; a name never falls back", what))
+      ->check(CLI::IsMember(names))
       ->capture_default_str();
 }
 
 }  // namespace
+
+CLI::Validator not_empty() {
+  return {[](const std::string& value) { return value.empty() ? std::string("must not be empty") : std::string(); },
+          ""};
+}
+
+CLI::Validator whole_number() {
+  return {[](const std::string& value) {
+            uint64_t number = 0;
+            const auto [end, ec] = std::from_chars(value.data(), value.data() + value.size(), number);
+            const bool good = ec == std::errc() && end == value.data() + value.size();
+            return good ? std::string() : fmt::format("must be a whole number in 0..{}, got {}", UINT64_MAX, value);
+          },
+          ""};
+}
 
 void add_model_flags(CLI::App& app, ModelFlags& o) {
   EngineOptions& e = o.engine;
@@ -109,10 +134,10 @@ void add_model_flags(CLI::App& app, ModelFlags& o) {
       ->capture_default_str();
   app.add_flag("--deterministic", e.deterministic, "the same bits whatever else is in the batch");
   app.add_flag("--reprove", e.reprove, "prove again, whatever was proved before");
-  add_backend(app, "--moe-runner-backend", o.moe, "the experts");
-  add_backend(app, "--fp4-gemm-backend", o.linear, "single matrix products");
-  add_backend(app, "--attention-backend", o.attention, "attention");
-  add_backend(app, "--linear-attn-backend", o.gdn, "gated delta-rule layers");
+  add_backend<MoeOp>(app, "--moe-runner-backend", o.moe, "the experts");
+  add_backend<LinearOp>(app, "--fp4-gemm-backend", o.linear, "single matrix products");
+  add_backend<AttentionOp>(app, "--attention-backend", o.attention, "attention");
+  add_backend<GdnOp>(app, "--linear-attn-backend", o.gdn, "gated delta-rule layers");
 }
 
 int parse_arguments(CLI::App& app, int argc, char** argv) {

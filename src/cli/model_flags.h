@@ -21,6 +21,11 @@ struct ModelFlags {
 // Flags carry SGLang's names; vLLM's are second names of the same flag.
 void add_model_flags(CLI::App& app, ModelFlags& options);
 
+// Checks of one flag. A shell hands over "" for a variable that is not set, and what an empty name, key or host means
+// is never what was asked for.
+CLI::Validator not_empty();
+CLI::Validator whole_number();  // of 64 bits; the parser of unsigned flags takes -1 for 2^64-1
+
 // Parses argv. Returns -1 to go on, else the exit code: 0 after --help, 2 for a usage error, which is printed to
 // standard error: an unknown flag with the list of the valid ones, a flag of another server with the reason why it is
 // not here.

@@ -3,7 +3,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -36,15 +39,16 @@ void add_backends(std::vector<std::string>& names) {
     if (std::find(names.begin(), names.end(), b->name) == names.end()) names.emplace_back(b->name);
 }
 
-std::vector<std::string> backend_names() {
+// Of one op, or of all.
+std::vector<std::string> backend_names(const std::string& op = {}) {
   std::vector<std::string> names;
-  add_backends<EmbedOp>(names);
-  add_backends<JoinOp>(names);
-  add_backends<LinearOp>(names);
-  add_backends<MoeOp>(names);
-  add_backends<AttentionOp>(names);
-  add_backends<GdnOp>(names);
-  add_backends<SampleOp>(names);
+  if (op.empty() || op == "embed") add_backends<EmbedOp>(names);
+  if (op.empty() || op == "join") add_backends<JoinOp>(names);
+  if (op.empty() || op == "linear") add_backends<LinearOp>(names);
+  if (op.empty() || op == "moe") add_backends<MoeOp>(names);
+  if (op.empty() || op == "attention") add_backends<AttentionOp>(names);
+  if (op.empty() || op == "gdn") add_backends<GdnOp>(names);
+  if (op.empty() || op == "sample") add_backends<SampleOp>(names);
   return names;
 }
 
@@ -106,11 +110,22 @@ std::string json_of(const ProofReport& report) {
 void print_failures(const ProofReport& report, bool colour) {
   for (const ProofEntry& e : report.entries) {
     if (e.verdict.ok() || info_of(e.verdict.code).refusal) continue;
-    fmt::print(stderr, "\n{} {} {} {}\n  {}\n  {}\n", paint(Colour::kRed, std::string(name_of(e.verdict.code)), colour),
-               e.op, e.backend, e.tactic, e.problem, e.verdict.sentence);
-    if (!e.verdict.have.empty()) fmt::print(stderr, "  have {}, need {}\n", e.verdict.have, e.verdict.need);
-    if (!e.verdict.remedy.empty()) fmt::print(stderr, "  {}\n", e.verdict.remedy);
+    say(fmt::format("\n{} {} {} {}\n  {}\n  {}\n", paint(Colour::kRed, std::string(name_of(e.verdict.code)), colour),
+                    e.op, e.backend, e.tactic, e.problem, e.verdict.sentence));
+    if (!e.verdict.have.empty()) say(fmt::format("  have {}, need {}\n", e.verdict.have, e.verdict.need));
+    if (!e.verdict.remedy.empty()) say(fmt::format("  {}\n", e.verdict.remedy));
   }
+}
+
+// Atomically, unless the path is a device or a pipe (/dev/stdout), which a rename would replace.
+void write_results(const std::string& path, const std::string& text) {
+  std::error_code ec;
+  const auto status = std::filesystem::status(path, ec);
+  if (!exists(status) || is_regular_file(status) || is_directory(status)) return write_file_atomically(path, text);
+  std::FILE* file = std::fopen(path.c_str(), "w");
+  const bool written = file != nullptr && std::fwrite(text.data(), 1, text.size(), file) == text.size();
+  const bool closed = file != nullptr && std::fclose(file) == 0;
+  if (!written || !closed) fail(Code::kDevice, fmt::format("{}: cannot write: {}", path, std::strerror(errno)));
 }
 
 int run(const ProveArguments& a) {
@@ -118,6 +133,11 @@ int run(const ProveArguments& a) {
   const ModelFolder folder = open_model_folder(find_model(a.model));
   const std::unique_ptr<WeightSource> source = open_weights(folder.path, folder.config);
   const std::vector<AnyProblem> problems = problems_of(folder, *source, Activation::kBf16);
+  if (!a.op.empty() && !a.backend.empty()) {
+    const std::vector<std::string> names = backend_names(a.op);
+    if (std::find(names.begin(), names.end(), a.backend) == names.end())
+      fail(Code::kInvalidRequest, fmt::format("--backend: {} has {}, got {}", a.op, fmt::join(names, ", "), a.backend));
+  }
   ProveOptions options;
   options.device = this_cpu();
   options.threads = a.threads > 0 ? a.threads : usable_cores();
@@ -141,7 +161,7 @@ int run(const ProveArguments& a) {
   fmt::print("\n{} of {} proved on {} in {:.1f} s{}\n", proved, report.entries.size(), report.device, seconds,
              ok ? "" : "; not every op has a proved backend, or a backend failed");
   print_failures(report, wants_colour(2));
-  if (!a.json.empty()) write_file_atomically(a.json, json_of(report));
+  if (!a.json.empty()) write_results(a.json, json_of(report));
   return ok ? 0 : 1;
 }
 
@@ -157,11 +177,11 @@ int command_prove(int argc, char** argv) {
   app.footer(
       "Examples:\n  mettle prove\n  mettle prove models/mettle-tiny --op moe --json proof.json\n"
       "  METTLE_CPU_ISA=avx2 mettle prove --reprove");
-  app.add_option("MODEL", a.model, "folder or name of a model; the embedded one when left out");
+  app.add_option("MODEL", a.model, "folder or name of a model; the embedded one when left out")->check(not_empty());
   app.add_option("--op", a.op, "only this op")
       ->check(CLI::IsMember(std::vector<std::string>(std::begin(kOps), std::end(kOps))));
   app.add_option("--backend", a.backend, "only this backend")->check(CLI::IsMember(backend_names()));
-  app.add_option("--json", a.json, "also write the results to this file");
+  app.add_option("--json", a.json, "also write the results to this file")->check(not_empty());
   app.add_option("--threads", a.threads, "threads that serving will use; part of the timing")
       ->check(CLI::Range(1, 1024));
   app.add_flag("--reprove", a.reprove, "ignore kept verdicts");

@@ -41,7 +41,8 @@ struct RunOptions {
 void add_options(CLI::App& app, RunOptions& o) {
   app.add_option("prompt", o.prompt, "what to ask; without it a pipe's content, or a chat in the terminal");
   app.add_option("-m,--model,--model-path", o.model.model,
-                 "folder, owner/name already downloaded, or nothing for the model that comes with mettle");
+                 "folder, owner/name already downloaded, or nothing for the model that comes with mettle")
+      ->check(not_empty());
   app.add_option("-s,--system", o.system, "system message");
   app.add_option("-n,--max-tokens", o.max_tokens, "tokens of an answer; 0: the rest of the context")
       ->check(CLI::Range(0, 1 << 24))
@@ -50,7 +51,7 @@ void add_options(CLI::App& app, RunOptions& o) {
       ->check(CLI::Range(0.0, 2.0));
   app.add_option("--top-p", o.top_p, "default: the model's")->check(CLI::Range(1e-6, 1.0));
   app.add_option("--top-k", o.top_k, "default: the model's; 0: all")->check(CLI::Range(0, 1 << 30));
-  app.add_option("--seed", o.seed, "same seed, same answer");
+  app.add_option("--seed", o.seed, "same seed, same answer")->check(whole_number());
   app.add_flag("--no-think", o.no_think, "answer without reasoning first");
   app.add_flag("--json", o.json, "one JSON object on standard output instead of text");
   app.add_flag("-v,--verbose", o.verbose, "say what happens while the model loads");
@@ -94,11 +95,11 @@ class Printer {
   bool operator()(const CompletionDelta& delta) {
     if (!json_) {
       if (!delta.reply.reasoning.empty()) {
-        fmt::print(stderr, "{}", paint(Colour::kDim, delta.reply.reasoning, colour_));
+        say(paint(Colour::kDim, delta.reply.reasoning, colour_));
         reasoning_ = true;
       }
       if (!delta.reply.content.empty()) {
-        if (reasoning_) fmt::print(stderr, "\n");
+        if (reasoning_) say("\n");
         reasoning_ = false;
         std::fwrite(delta.reply.content.data(), 1, delta.reply.content.size(), stdout);
         std::fflush(stdout);
@@ -107,7 +108,7 @@ class Printer {
     return signals::received() == 0 && std::ferror(stdout) == 0;
   }
   void end() const {
-    if (reasoning_) fmt::print(stderr, "\n");
+    if (reasoning_) say("\n");
     if (!json_) std::fputs("\n", stdout);
     std::fflush(stdout);
   }
@@ -159,14 +160,13 @@ int answer_once(const RunOptions& o, const TextModel& text, Engine& engine) {
   else
     print.end();
   if (result.finish == Finish::kError) fail(Code::kDevice, "run: " + result.error);
-  if (signals::received() > 0) return kInterrupted;
-  return std::ferror(stdout) != 0 ? 1 : 0;
+  return signals::received() > 0 ? kInterrupted : 0;
 }
 
 int chat(const RunOptions& o, const TextModel& text, Engine& engine) {
   PromptLine line("> ");
   Json messages = first_messages(o);
-  fmt::print(stderr, "{} - Ctrl-C stops an answer, Ctrl-D leaves\n", text.name());
+  say(fmt::format("{} - Ctrl-C stops an answer, Ctrl-D leaves\n", text.name()));
   for (;;) {
     signals::clear();
     const std::optional<std::string> question = line.read();
@@ -185,7 +185,7 @@ int chat(const RunOptions& o, const TextModel& text, Engine& engine) {
       messages.push_back({{"role", "assistant"}, {"content", result.content}});
     } catch (const Error& e) {  // too long, or the template said no: the chat goes on without it
       if (e.code != Code::kInvalidRequest) throw;
-      fmt::print(stderr, "{}\n", e.message);
+      say(fmt::format("{}\n", e.message));
       messages.erase(messages.size() - 1);
     }
   }
@@ -211,7 +211,7 @@ std::string read_pipe() {
 
 int command_run(int argc, char** argv) {
   RunOptions o;
-  CLI::App app("one answer, or a chat in the terminal", "run");
+  CLI::App app("One answer, or a chat in the terminal.", "mettle run");
   add_options(app, o);
   if (const int code = parse_arguments(app, argc, argv); code >= 0) return code;
   if (!o.verbose) log::set_level(log::Level::kWarn);

@@ -29,16 +29,19 @@ struct ServeOptions {
 
 void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("model,--model-path,--model", o.model.model,
-                 "folder, owner/name already downloaded, or nothing for the model that comes with mettle");
-  app.add_option("--host", o.http.host, "address to listen at")->capture_default_str();
-  app.add_option("--port", o.http.port, "port; 0 picks a free one")->capture_default_str();
-  app.add_option("--served-model-name", o.served_name, "name in /v1/models; default: the model's");
-  app.add_option("--api-key", o.api_key, "key that every request but health must carry");
+                 "folder, owner/name already downloaded, or nothing for the model that comes with mettle")
+      ->check(not_empty());
+  app.add_option("--host", o.http.host, "address to listen at")->check(not_empty())->capture_default_str();
+  app.add_option("--port", o.http.port, "port; 0 picks a free one")->check(CLI::Range(0, 65535))->capture_default_str();
+  app.add_option("--served-model-name", o.served_name, "name in /v1/models; default: the model's")->check(not_empty());
+  app.add_option("--api-key", o.api_key, "key that every request but health must carry")->check(not_empty());
   add_model_flags(app, o.model);
   app.add_option("--max-queued-requests", o.model.engine.max_waiting, "requests that may wait; more get 429")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
       ->capture_default_str();
-  app.add_option("--seed,--random-seed", o.model.engine.dummy_seed, "of dummy weights")->capture_default_str();
+  app.add_option("--seed,--random-seed", o.model.engine.dummy_seed, "of dummy weights")
+      ->check(whole_number())
+      ->capture_default_str();
   app.add_option("--canary", o.canary_file, "JSON lines {\"messages\" or \"prompt\", \"expect\"} to ask before ready")
       ->check(CLI::ExistingFile);
   app.footer(
@@ -61,7 +64,7 @@ void raise_file_limit() {
 
 int command_serve(int argc, char** argv) {
   ServeOptions o;
-  CLI::App app("OpenAI-compatible server", "serve");
+  CLI::App app("OpenAI-compatible server.", "mettle serve");
   add_options(app, o);
   if (const int code = parse_arguments(app, argc, argv); code >= 0) return code;
   resolve(o.model);

@@ -2,6 +2,7 @@
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
 import tempfile
@@ -63,11 +64,23 @@ class Prove(unittest.TestCase):
     def test_bad_input(self):
         for arguments, code, says in ((["--op", "nonsense"], 2, "nonsense"), (["--backend", "fastest"], 2, "fastest"),
                                       (["--nonsense"], 2, "--nonsense"), (["--threads", "0"], 2, "0"),
-                                      (["/no/such/model"], 1, "/no/such/model"),
+                                      (["/no/such/model"], 1, "/no/such/model"), ([""], 2, "must not be empty"),
+                                      (["--op", "moe", "--backend", "cpu"], 2, "cpu_gemv"),
+                                      (["--op", "join", "--json", ""], 2, "--json"),
                                       (["--op", "join", "--json", "/no/such/folder/out.json"], 1, "/no/such/folder")):
             r = self.prove(*arguments)
             self.assertEqual(r.returncode, code, (arguments, r))
             self.assertIn(says, r.stderr)
+
+    def test_json_into_a_pipe_leaves_the_pipe(self):
+        pipe = os.path.join(self.folder.name, "pipe")
+        os.mkfifo(pipe)
+        reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+        r = self.prove("--op", "join", "--backend", "reference", "--json", pipe)
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertIn("results", json.loads(os.read(reader, 1 << 20)))
+        os.close(reader)
+        self.assertTrue(stat.S_ISFIFO(os.stat(pipe).st_mode))
 
     def test_a_cache_that_cannot_be_written_is_one_warning(self):
         blocked = os.path.join(self.folder.name, "file")

@@ -54,12 +54,28 @@ class OneAnswer(unittest.TestCase):
                 (["Hi", "--max-tokens", "-1"], 2, "--max-tokens"), (["Hi", "--temperature", "nan"], 2, "temperature: must be in 0..2, got nan"),
                 (["Hi", "--nonsense"], 2, "--nonsense: no such option"), ([""], 2, "at least one character"),
                 (["Hi", "-m", "/no/such"], 1, "/no/such"), (["word " * 5000], 2, "context of 4096 tokens"),
-                (["Hi \udcff"], 2, "UTF-8")):
+                (["Hi \udcff"], 2, "UTF-8"), (["Hi", "-m", ""], 2, "must not be empty"), (["Hi", "--seed", "-1"], 2, "--seed")):
             r = subprocess.run([serving.PROGRAM, "run", *[os.fsencode(a) for a in arguments]], capture_output=True,
                                timeout=300, env={**os.environ, "XDG_CACHE_HOME": serving.Server.cache})
             self.assertEqual(r.returncode, code, (arguments[0][:20], r))
             self.assertIn(says, r.stderr.decode(errors="replace"))
             self.assertEqual(r.stdout, b"")
+
+    def test_streams_that_are_full_or_closed(self):
+        def ends(redirection, *arguments):
+            command = f'exec "$@" {redirection}'
+            r = subprocess.run(["bash", "-c", command, "-", serving.PROGRAM, *arguments], capture_output=True, text=True,
+                               timeout=300, env={**os.environ, "XDG_CACHE_HOME": serving.Server.cache})
+            return r.returncode, r.stdout, r.stderr
+        question = ("run", "How much is 757 plus 95?", "--temperature", "0")
+        for arguments in (question, (*question, "--json"), ("--help",)):
+            code, _, errors = ends(">/dev/full", *arguments)
+            self.assertEqual(code, 1, arguments)
+            self.assertIn("standard output", errors)
+        for redirection in ("2>/dev/full", "2>&-"):
+            self.assertEqual(ends(redirection, *question)[:2], (0, "852\n"), redirection)
+            self.assertEqual(ends(redirection, "nonsense")[0], 2, redirection)
+        self.assertEqual(ends(">&-", *question)[0], 0)
 
     def test_interrupt_while_it_answers(self):
         p = subprocess.Popen([serving.PROGRAM, "run", *STORY, "--no-think"], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
