@@ -83,6 +83,11 @@ std::optional<ApiError> read_failure(const error_code& ec, const HttpOptions& op
   return std::nullopt;
 }
 
+// Where a body in an unknown transfer coding ends cannot be told, nor then where the next request begins.
+bool has_unreadable_body(const Parser& parser) {
+  return !parser.chunked() && parser.get().count(http::field::transfer_encoding) > 0;
+}
+
 std::string header_text(int status, std::string_view content_type, const HttpHeaders& headers) {
   std::string text = "HTTP/1.1 " + std::to_string(status) + " ";
   text += text_of(http::obsolete_reason(static_cast<http::status>(status)));
@@ -327,6 +332,7 @@ struct HttpServer::Impl {
       auto [header_error, header_bytes] = co_await http::async_read_header(stream, buffer, parser, kAwait);
       connection->waiting = false;
       error_code ec = header_error;
+      if (!ec && has_unreadable_body(parser)) ec = http::error::bad_transfer_encoding;
       if (!ec && parser.get()[http::field::expect] == "100-continue") {
         static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
         co_await net::async_write(stream, net::buffer(kContinue.data(), kContinue.size()), kAwait);

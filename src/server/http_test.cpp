@@ -91,6 +91,7 @@ TEST(Http, RefusesWhatIsNoHttp) {
   for (const char* bytes : {"\x16\x03\x01\x02\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "\r\r\r\r\r\n\r\n",
                             "POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
                             "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+                            "POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\nGET / HTTP/1.1\r\n\r\n",
                             "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"}) {
     HttpClient client(server.port());
     client.send(bytes);
