@@ -295,7 +295,7 @@ TEST(Guarded, TellsOverrunUnwrittenAndNotFiniteApart) {
       fill(pass);
       std::copy_n(untouched.body() + 31 * width, width, g.body() + 31 * width);  // the last element
       EXPECT_EQ(g.check().code, VerdictCode::kIncompleteWrite);
-      EXPECT_NE(g.check().sentence.find("y[3, 7]"), std::string::npos) << g.check().sentence;
+      EXPECT_NE(g.check().sentence.find("y[row 3, column 7]"), std::string::npos) << g.check().sentence;
       fill(pass);
       if (dtype == DType::kF32)
         g.view().as<float>()[20] = INFINITY;
