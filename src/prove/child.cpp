@@ -79,7 +79,7 @@ struct Work {
 
 // Every tactic at every bucket, one after the other in rounds, so that a busy moment hits all alike. Who is four times
 // slower than the best at its best, or needs more than a quarter of a second for a run, is not asked about more rows.
-// A long run tells as much as many short ones: its first counts too, and one is enough for who is clearly slower.
+// A long run tells as much as many short ones: its first counts too, and shows who is clearly slower.
 template <class Op>
 void race(Trial<Op>& trial, std::vector<Work<Op>>& works, Pipe& pipe) {
   constexpr size_t kRounds = 9, kLeastRounds = 3;
@@ -113,7 +113,8 @@ void race(Trial<Op>& trial, std::vector<Work<Op>>& works, Pipe& pipe) {
     for (size_t round = 0; round < kRounds; ++round)
       for (Runner& r : runners) {
         const bool enough = r.us.size() >= kLeastRounds && r.spent > kBudgetUs;
-        if (enough || (!r.us.empty() && r.least > 2 * best)) continue;
+        const bool told = r.us.size() >= (r.least < kLongUs ? kLeastRounds : 1);
+        if (enough || (told && r.least > 2 * best)) continue;
         if (runners.size() > 1) pipe.send({{"timing", r.work->id}});
         r.run();
         best = std::min(best, r.least);
