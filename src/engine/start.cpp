@@ -96,7 +96,11 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
                                                                      : open_weights(folder.path, folder.config);
   Ranks ranks = make_ranks(options, folder.config, *source);
   const ModelInfo model = ranks.models.front()->info();
-  const int threads = options.threads > 0 ? options.threads : usable_cores();
+  // More threads than cores only wait for each other: 1,024 of them on two cores never got to an answer.
+  const int most = std::max(usable_cores(), options.tp_size);
+  const int threads = options.threads > 0 ? std::min(options.threads, most) : usable_cores();
+  if (threads < options.threads)
+    log::warn("threads: {} asked for, {} used: so many cores are usable", options.threads, threads);
   const int threads_per_rank = std::max(threads / options.tp_size, 1);
 
   EngineParts parts;
