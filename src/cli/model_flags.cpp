@@ -110,7 +110,7 @@ void add_model_flags(CLI::App& app, ModelFlags& o) {
   app.add_option("--tp-size,--tensor-parallel-size,--tp", e.tp_size, "ranks the model is cut for")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
-  app.add_option("--threads", e.threads, "threads in all; 0: one per usable core")
+  app.add_option("--threads", e.threads, "threads in all, at most one per usable core; 0: all of them")
       ->check(CLI::Range(0, 1024))
       ->capture_default_str();
   app.add_option("--context-length,--max-model-len,--ctx-size", e.context_length,

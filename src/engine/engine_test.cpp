@@ -8,6 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/thread_team.h"
 #include "engine/test_support.h"
 
 namespace mettle {
@@ -424,6 +425,14 @@ TEST(Engine, OneCallPerSiteLayerAndStepWhateverTheRows) {
     for (size_t i = 0; i < calls.size(); ++i) calls[i] = after[i] - before[i];
     EXPECT_EQ(calls, (std::array<uint64_t, 7>{1, 13, 1, 6, 4, 2, 1})) << rows << " rows";
   }
+}
+
+TEST(Engine, NoMoreThreadsThanCoresAreStarted) {
+  EngineOptions options = tiny_options();
+  options.threads = 1024;
+  EXPECT_EQ(start_tiny(options)->info().threads, usable_cores());
+  options.threads = 1;
+  EXPECT_EQ(start_tiny(options)->info().threads, 1);
 }
 
 TEST(Engine, OptionsOutOfRangeAreNamed) {
