@@ -102,6 +102,13 @@ TEST(Subprocess, ReturnsOutputExitCodeAndSignal) {
   EXPECT_EQ(shell("test \"$X\" = 1", {.env = {{"X", "1"}}}).exit_code, 0);
 }
 
+// 1 MiB is more than a pipe holds: the write is under way when the reader goes.
+TEST(Subprocess, ChildThatReadsNothingDoesNotEndTheParent) {
+  const SubprocessResult r = run_subprocess({.argv = {"/bin/false"}, .input = std::string(size_t{1} << 20, 'x')});
+  EXPECT_EQ(r.end, SubprocessEnd::kExited);
+  EXPECT_EQ(r.exit_code, 1);
+}
+
 TEST(Subprocess, EndsWhatDoesNotEnd) {
   EXPECT_EQ(shell("sleep 100", {.deadline = std::chrono::milliseconds(100)}).end, SubprocessEnd::kDeadline);
   EXPECT_EQ(shell("echo a; sleep 100", {.silence = std::chrono::milliseconds(200)}).end, SubprocessEnd::kSilence);

@@ -60,6 +60,27 @@ std::vector<char*> pointers(std::vector<std::string>& strings) {
   return out;
 }
 
+// write() to a child that may be gone: EPIPE instead of the signal. MSG_NOSIGNAL exists for sockets only, and the
+// process's own SIGPIPE disposition belongs to its user (`mettle run | head` ends by it).
+ssize_t write_without_sigpipe(int fd, std::string_view data) {
+  sigset_t pipe_signal, old, pending;
+  sigemptyset(&pipe_signal);
+  sigaddset(&pipe_signal, SIGPIPE);
+  sigpending(&pending);
+  const bool was_pending = sigismember(&pending, SIGPIPE) == 1;
+  pthread_sigmask(SIG_BLOCK, &pipe_signal, &old);
+  const ssize_t n = write(fd, data.data(), data.size());
+  const int error = errno;
+  if (n < 0 && error == EPIPE && !was_pending) {
+    const timespec now = {};
+    while (sigtimedwait(&pipe_signal, nullptr, &now) < 0 && errno == EINTR) {
+    }
+  }
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+  errno = error;
+  return n;
+}
+
 }  // namespace
 
 SubprocessResult run_subprocess(const SubprocessOptions& options) {
@@ -132,7 +153,7 @@ SubprocessResult run_subprocess(const SubprocessOptions& options) {
     const int ready = poll(fds, 3, static_cast<int>(std::clamp<int64_t>(left + 1, 0, 1'000)));
     if (ready > 0) {
       if (fds[0].revents != 0) {
-        const ssize_t n = write(in.write, options.input.data() + written, options.input.size() - written);
+        const ssize_t n = write_without_sigpipe(in.write, std::string_view(options.input).substr(written));
         if (n > 0) written += static_cast<size_t>(n);
         if (n < 0 && errno != EAGAIN && errno != EINTR) Pipe::shut(in.write);
       }
