@@ -6,17 +6,9 @@
 
 #include <cstdint>
 
-#include "tensor/weight.h"
+#include "ops/cuda/p64_view.h"
 
 namespace mettle::cuda {
-
-// A p64 matrix on the device.
-struct P64View {
-  WeightFormat format = WeightFormat::kNvfp4;
-  int rows = 0, cols = 0, tiles = 0, units = 0, unit_tiles = 0;
-  const uint8_t* payload = nullptr;
-  const float* row_scale = nullptr;  // [tiles * 16]
-};
 
 struct LinearMmaArgs {
   P64View weight;
@@ -24,10 +16,10 @@ struct LinearMmaArgs {
   float* y = nullptr;           // [rows, weight.rows]
   int rows = 0;
   cudaStream_t stream = nullptr;
-  bool dependent = true;  // programmatic dependent launch
 };
 
-void linear_w4a16_mma(const LinearMmaArgs& args);
+void linear_mma(const LinearMmaArgs& args);  // by the format of the weight
+void linear_nvfp4_mma(const LinearMmaArgs& args);
 void linear_fp8_mma(const LinearMmaArgs& args);
 void linear_bf16_mma(const LinearMmaArgs& args);
 

@@ -1,4 +1,4 @@
-// The kernel behind linear_{w4a16,fp8,bf16}_mma. One CTA of 8 warps: 8 / SPLIT tile rows, SPLIT warps share one along
+// The kernel behind linear_{nvfp4,fp8,bf16}_mma. One CTA of 8 warps: 8 / SPLIT tile rows, SPLIT warps share one along
 // k.
 #pragma once
 #include <algorithm>
@@ -11,14 +11,13 @@ namespace mettle::cuda {
 
 template <class W, int NT, int SPLIT, bool MANY>
 __global__ __launch_bounds__(256, NT == 1 && !MANY ? 3 : 2) void linear_mma_kernel(P64View w, const uint16_t* x,
-                                                                                   float* y, int rows, bool early) {
+                                                                                   float* y, int rows) {
   constexpr int kTileRows = 8 / SPLIT;
   __shared__ float4 partial[8][NT][32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int part = warp % SPLIT, tile = blockIdx.x * kTileRows + warp / SPLIT;
   const bool active = tile < w.tiles;
   ptx::trigger();
-  if (!early) ptx::wait();
   // Asked for now, needed last: a load at the end would add its whole latency.
   const int row0 = tile * 16 + g;
   const float scale0 = active ? w.row_scale[row0] * W::kOut : 0.f,
@@ -33,7 +32,7 @@ __global__ __launch_bounds__(256, NT == 1 && !MANY ? 3 : 2) void linear_mma_kern
     row[n] = x + int64_t{g + 8 * n} * w.cols;
   }
   p64::stream_tile_row<W, NT, MANY>(c, w.payload + int64_t{tile} * w.units * W::kBytes, w.units, part, SPLIT, w.cols,
-                                    row, ok, lane, active, early);
+                                    row, ok, lane, active, true);
 
   if constexpr (SPLIT > 1) {
 #pragma unroll
@@ -65,8 +64,7 @@ void launch_linear_mma(const LinearMmaArgs& a, const uint16_t* x, float* y, int 
     const int grid = (a.weight.tiles + 8 / kSplit - 1) / (8 / kSplit);
     const auto kernel =
         units > kSplit ? linear_mma_kernel<W, NT, kSplit, true> : linear_mma_kernel<W, NT, kSplit, false>;
-    launch({.grid = dim3(grid), .block = dim3(256), .stream = a.stream, .dependent = a.dependent}, kernel, a.weight, x,
-           y, rows, true);
+    launch({.grid = dim3(grid), .block = dim3(256), .stream = a.stream}, kernel, a.weight, x, y, rows);
   };
   // One unit per warp where k is long enough.
   if (units > 4) return go(std::integral_constant<int, 8>{});
