@@ -1,5 +1,8 @@
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <signal.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -114,6 +117,30 @@ TEST(Subprocess, EndsWhatDoesNotEnd) {
   EXPECT_EQ(shell("echo a; sleep 100", {.silence = std::chrono::milliseconds(200)}).end, SubprocessEnd::kSilence);
   EXPECT_EQ(shell("yes", {.output_limit = 1 << 16}).end, SubprocessEnd::kOutputLimit);
   EXPECT_THROW(run_subprocess({.argv = {"/no/such/program"}}), Error);
+}
+
+// The child reads nothing and writes nothing, so no pipe tells it. It holds the writing end of `alive` until it ends.
+TEST(Subprocess, AMuteChildEndsWithItsParent) {
+  int started[2], alive[2];
+  ASSERT_EQ(pipe2(started, O_CLOEXEC), 0);
+  ASSERT_EQ(pipe(alive), 0);
+  const pid_t parent = fork();
+  ASSERT_GE(parent, 0);
+  if (parent == 0) {
+    shell("echo $$; exec sleep 1000", {.on_line = [&](std::string_view pid) {
+            if (write(started[1], pid.data(), pid.size()) < 0) _exit(1);
+          }});
+    _exit(0);
+  }
+  close(alive[1]);
+  char child[16] = {};
+  ASSERT_GT(read(started[0], child, sizeof child - 1), 0);
+  kill(parent, SIGKILL);
+  waitpid(parent, nullptr, 0);
+  pollfd end{alive[0], POLLIN, 0};
+  EXPECT_EQ(poll(&end, 1, 20'000), 1) << "the child outlives its parent";
+  if (end.revents == 0) kill(std::atoi(child), SIGKILL);
+  for (const int fd : {started[0], started[1], alive[0]}) close(fd);
 }
 
 TEST(Subprocess, GivesLinesAsTheyCome) {
