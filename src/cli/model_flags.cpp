@@ -32,12 +32,11 @@ constexpr ForeignFlag kForeign[] = {
     {"--quantization", "the format of each weight is read from the checkpoint; leave it out"},
     {"--kv-cache-dtype", "the cache has the dtype of the activations; see --activation-dtype"},
     {"--dtype", "use --activation-dtype bf16 or fp32"},
-    {"--mem-fraction-static", "the cache is sized by --max-total-tokens"},
-    {"--gpu-memory-utilization", "the cache is sized by --max-total-tokens"},
-    {"--disable-cuda-graph", "this build serves on the CPU"},
-    {"--enforce-eager", "this build serves on the CPU"},
-    {"--cuda-graph-max-bs", "this build serves on the CPU"},
-    {"--device", "this build serves on the CPU"},
+    {"--mem-fraction-static", "the cache takes most of what is free; see --max-total-tokens"},
+    {"--gpu-memory-utilization", "the cache takes most of what is free; see --max-total-tokens"},
+    {"--disable-cuda-graph", "decode steps are captured when a GPU serves; leave it out"},
+    {"--enforce-eager", "decode steps are captured when a GPU serves; leave it out"},
+    {"--cuda-graph-max-bs", "every batch up to --max-running-requests is captured; leave it out"},
     {"--pipeline-parallel-size", "only tensor parallelism exists: --tp-size"},
     {"--pp-size", "only tensor parallelism exists: --tp-size"},
     {"--dp-size", "start one server per replica"},
@@ -59,8 +58,8 @@ constexpr ForeignFlag kForeign[] = {
     {"--disable-log-requests", "requests are not logged; leave it out"},
     {"--schedule-policy", "requests are served in the order they came"},
     {"--swap-space", "sequences are never swapped out"},
-    {"--n-gpu-layers", "this build serves on the CPU"},
-    {"-ngl", "this build serves on the CPU"},
+    {"--n-gpu-layers", "all layers are on one device: --device"},
+    {"-ngl", "all layers are on one device: --device"},
 };
 
 std::string flag_of(const std::string& argument) { return argument.substr(0, argument.find('=')); }
@@ -107,6 +106,7 @@ CLI::Validator whole_number() {
 
 void add_model_flags(CLI::App& app, ModelFlags& o) {
   EngineOptions& e = o.engine;
+  app.add_option("--device", e.device, "cpu, cuda, cuda:N, or auto: a GPU when there is one")->capture_default_str();
   app.add_option("--tp-size,--tensor-parallel-size,--tp", e.tp_size, "ranks the model is cut for")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();
@@ -123,7 +123,8 @@ void add_model_flags(CLI::App& app, ModelFlags& o) {
   app.add_option("--chunked-prefill-size,--max-num-batched-tokens", e.step_tokens, "rows of one step, decoding first")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
-  app.add_option("--max-total-tokens", o.max_total_tokens, "tokens the cache holds; 0: what 1 GiB holds")
+  app.add_option("--max-total-tokens", o.max_total_tokens,
+                 "tokens the cache holds; 0: what 1 GiB holds, on a GPU most of what is free")
       ->check(CLI::Range(int64_t{0}, int64_t{1} << 40))
       ->capture_default_str();
   app.add_option("--activation-dtype", o.activation, "activations between the steps of a layer")

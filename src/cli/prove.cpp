@@ -19,6 +19,7 @@
 #include "models/registry.h"
 #include "ops/verdict.h"
 #include "prove/prover.h"
+#include "tensor/gpu.h"
 
 namespace mettle {
 namespace {
@@ -26,7 +27,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct ProveArguments {
-  std::string model, op, backend, json;
+  std::string model, op, backend, json, device = "auto", load_format = "auto";
   int threads = 0;
   bool reprove = false, child = false;
 };
@@ -131,7 +132,9 @@ void write_results(const std::string& path, const std::string& text) {
 int run(const ProveArguments& a) {
   const auto begin = std::chrono::steady_clock::now();
   const ModelFolder folder = open_model_folder(find_model(a.model));
-  const std::unique_ptr<WeightSource> source = open_weights(folder.path, folder.config);
+  const Device device = find_device(a.device);
+  const std::unique_ptr<WeightSource> source =
+      a.load_format == "dummy" ? dummy_weights(folder.config, 1) : open_weights(folder.path, folder.config);
   const std::vector<AnyProblem> problems = problems_of(folder, *source, Activation::kBf16);
   if (!a.op.empty() && !a.backend.empty()) {
     const std::vector<std::string> names = backend_names(a.op);
@@ -139,7 +142,7 @@ int run(const ProveArguments& a) {
       fail(Code::kInvalidRequest, fmt::format("--backend: {} has {}, got {}", a.op, fmt::join(names, ", "), a.backend));
   }
   ProveOptions options;
-  options.device = this_cpu();
+  options.device = device;
   options.threads = a.threads > 0 ? a.threads : usable_cores();
   options.reprove = a.reprove;
   options.only_op = a.op;
@@ -184,6 +187,10 @@ int command_prove(int argc, char** argv) {
   app.add_option("--json", a.json, "also write the results to this file")->check(not_empty());
   app.add_option("--threads", a.threads, "threads that serving will use; part of the timing")
       ->check(CLI::Range(1, 1024));
+  app.add_option("--device", a.device, "cpu, cuda, cuda:N, or auto: a GPU when there is one")->capture_default_str();
+  app.add_option("--load-format", a.load_format, "auto: formats from the checkpoint; dummy: from config.json alone")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->capture_default_str();
   app.add_flag("--reprove", a.reprove, "ignore kept verdicts");
   app.add_flag("--child", a.child, "work through problems from standard input (what the parent starts)")->group("");
   if (const int code = parse_arguments(app, argc, argv); code >= 0) return code;

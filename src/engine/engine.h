@@ -18,13 +18,14 @@ struct EngineOptions {
   std::string model_path;      // folder (find_model() was applied)
   bool dummy_weights = false;  // --load-format dummy
   uint64_t dummy_seed = 1;
-  int threads = 0;  // 0: usable cores; shared by the ranks
+  std::string device = "auto";  // cpu, cuda, cuda:N; auto: cuda when a GPU is there
+  int threads = 0;              // 0: usable cores; shared by the ranks
   int tp_size = 1;
-  int context_length = 0;                  // 0: the model's, limited by memory
-  int max_running = 64;                    // sequences in one step
-  int step_tokens = 512;                   // rows of one step: decode rows first, the rest prefill chunks
-  int64_t cache_tokens = 0;                // paged cache capacity in tokens; 0: from cache_bytes
-  int64_t cache_bytes = int64_t{1} << 30;  // for paged blocks and state slots
+  int context_length = 0;    // 0: the model's, limited by memory
+  int max_running = 64;      // sequences in one step
+  int step_tokens = 512;     // rows of one step: decode rows first, the rest prefill chunks
+  int64_t cache_tokens = 0;  // paged cache capacity in tokens; 0: from cache_bytes
+  int64_t cache_bytes = 0;   // for paged blocks and state slots; 0: 1 GiB on a CPU, most of what is free on a GPU
   Activation activation = Activation::kBf16;
   bool deterministic = false;
   int64_t max_waiting = 1024;  // requests; more are refused with kBusy
@@ -70,6 +71,7 @@ struct EngineInfo {
   int64_t weight_bytes = 0, cache_bytes = 0, blocks = 0, block_size = 0, state_slots = 0;
   Activation activation = Activation::kBf16;
   int tp_size = 1, threads = 1;
+  Device device;
   bool dummy_weights = false;
   std::string plan;  // the memory plan and the chosen backends, as text
   ProofReport proofs;

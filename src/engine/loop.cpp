@@ -11,6 +11,7 @@
 #include "engine/plan.h"
 #include "engine/sampler.h"
 #include "models/block.h"
+#include "tensor/gpu.h"
 
 namespace mettle {
 
@@ -24,10 +25,11 @@ EngineLoop::EngineLoop(EngineParts parts) : parts_(std::move(parts)), scheduler_
   chosen_.reserve(sequences);
   probed_.reserve(sequences);
   sample_rows_.reserve(sequences);
-  sample_results_.resize(sequences);
-  logits_ = Buffer(sequences * static_cast<size_t>(parts_.info.vocab_size) * sizeof(float));
-  sample_ws_ = Buffer(parts_.sample_choices.workspace(parts_.sample_problem, static_cast<int>(sequences),
-                                                      parts_.runner->team().members()));
+  Place& place = parts_.runner->place();
+  sample_stage_ = std::make_unique<SampleStage>(static_cast<int>(sequences), place);
+  sample_ws_.bytes = parts_.sample_choices.workspace(parts_.sample_problem, static_cast<int>(sequences),
+                                                     parts_.runner->team().members());
+  sample_ws_.data = static_cast<uint8_t*>(place.take(sample_ws_.bytes));
   std::random_device device;
   next_seed_ = uint64_t{device()} << 32 | device();
   update_gauges();
@@ -112,6 +114,7 @@ void EngineLoop::drain(double seconds) {
 
 void EngineLoop::loop() {
   try {
+    if (on_gpu()) gpu::use(parts_.info.device.index);
     while (take_requests()) step();
     finish_all(Finish::kCancelled, {});
   } catch (const std::exception& e) {
@@ -160,6 +163,7 @@ void EngineLoop::step() {
     run_model(rows);
     sample(rows);
   } catch (const std::exception& e) {
+    if (on_gpu()) throw;  // a failed CUDA call: nothing on the device can be trusted to go on
     log::error("engine: a step of {} sequences failed: {}", rows.size(), e.what());
     TokenEvent event{.finish = Finish::kError, .error = fmt::format("the step failed: {}", e.what())};
     for (const uint64_t id : step_ids_) finish(id, event);
@@ -194,26 +198,40 @@ void EngineLoop::run_model(std::span<const ScheduledRows> rows) {
       .batch = {.rows = static_cast<int>(ids_.size()), .block_size = parts_.scheduler.block_size, .sequences = batch_},
       .ids = ids_.data(),
       .logit_rows = logit_rows_,
-      .logits = view_of(logits_.data(), DType::kF32, {std::ssize(logit_rows_), vocab})};
+      .logits = view_of(parts_.runner->logits().data, DType::kF32, {std::ssize(logit_rows_), vocab})};
   parts_.runner->run(step);
-  if (parts_.probe.on_logits && !chosen_.empty()) parts_.probe.on_logits(probed_, step.logits);
+  if (parts_.probe.on_logits && !chosen_.empty()) probe(step.logits);
+}
+
+void EngineLoop::probe(const TensorView& logits) {
+  Place& place = parts_.runner->place();
+  if (place.kind() == DeviceKind::kCpu) return parts_.probe.on_logits(probed_, logits);
+  parts_.runner->wait();
+  if (probed_logits_.size() < logits.bytes()) probed_logits_ = Buffer(logits.bytes());
+  TensorView on_host = logits;
+  on_host.data = probed_logits_.data();
+  place.copy_out(on_host.data, logits.data, logits.bytes());
+  parts_.probe.on_logits(probed_, on_host);
+  place.copy_in(logits.data, on_host.data, logits.bytes());
 }
 
 void EngineLoop::sample(std::span<const ScheduledRows> rows) {
   for (const ScheduledRows& r : rows) r.sequence->computed += r.rows;
-  if (chosen_.empty()) return;
+  if (chosen_.empty()) return parts_.runner->wait();
   sample_rows_.clear();
   for (const Sequence* s : chosen_) sample_rows_.push_back(sample_row(*s));
   const int count = static_cast<int>(chosen_.size());
   const SampleArgs args{.problem = parts_.sample_problem,
                         .rows = count,
-                        .logits = view_of(logits_.data(), DType::kF32, {count, parts_.info.vocab_size}),
+                        .logits = view_of(parts_.runner->logits().data, DType::kF32, {count, parts_.info.vocab_size}),
                         .params = sample_rows_,
-                        .results = std::span(sample_results_).first(chosen_.size()),
-                        .ws = {sample_ws_.data(), sample_ws_.size()}};
-  Stream stream{&parts_.runner->team()};
+                        .results = sample_stage_->results(chosen_.size()),
+                        .ws = sample_ws_,
+                        .device = on_gpu() ? &sample_stage_->fill(sample_rows_) : nullptr};
+  Stream stream = parts_.runner->stream();
   run_op(parts_.sample_choices.at(count), args, stream);
-  for (size_t i = 0; i < chosen_.size(); ++i) publish(*chosen_[i], sample_results_[i]);
+  parts_.runner->wait();
+  for (size_t i = 0; i < chosen_.size(); ++i) publish(*chosen_[i], args.results[i]);
 }
 
 void EngineLoop::publish(Sequence& s, const SampleResult& result) {

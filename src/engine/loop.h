@@ -10,6 +10,7 @@
 #include "engine/probe.h"
 #include "engine/runner.h"
 #include "engine/scheduler.h"
+#include "ops/sample_stage.h"
 
 namespace mettle {
 
@@ -39,7 +40,9 @@ class EngineLoop : public Engine {
   bool take_requests();  // waits for work; false: stop
   void step();
   void run_model(std::span<const ScheduledRows> rows);
+  void probe(const TensorView& logits);
   void sample(std::span<const ScheduledRows> rows);
+  bool on_gpu() const { return parts_.info.device.kind == DeviceKind::kCuda; }
   void publish(Sequence& sequence, const SampleResult& result);
   void finish(uint64_t id, const TokenEvent& event);
   void tell(const Sequence& sequence, const TokenEvent& event);
@@ -56,9 +59,10 @@ class EngineLoop : public Engine {
   std::vector<uint64_t> step_ids_;  // requests of this step: its sequences may be gone when it fails
   std::vector<ProbedRow> probed_;
   std::vector<SampleRow> sample_rows_;
-  std::vector<SampleResult> sample_results_;
-  Buffer logits_, sample_ws_;
-  EngineStats counted_;  // published under the lock
+  std::unique_ptr<SampleStage> sample_stage_;
+  Workspace sample_ws_;
+  Buffer probed_logits_;  // a GPU's, for the probe
+  EngineStats counted_;   // published under the lock
 
   // Shared with callers.
   mutable std::mutex mutex_;

@@ -31,7 +31,8 @@ CacheBytes cache_bytes_of(std::span<const std::unique_ptr<Model>> ranks) {
   return bytes;
 }
 
-CachePlan plan_caches(const EngineOptions& options, const ModelInfo& info, const CacheBytes& bytes) {
+CachePlan plan_caches(const EngineOptions& options, int64_t cache_bytes, const ModelInfo& info,
+                      const CacheBytes& bytes) {
   CachePlan plan;
   const int wanted = options.context_length > 0 ? options.context_length : info.context;
   if (wanted > info.context)
@@ -42,7 +43,7 @@ CachePlan plan_caches(const EngineOptions& options, const ModelInfo& info, const
     // State takes at most half of the cache, unless one slot needs more.
     if (options.cache_tokens == 0)
       plan.max_running =
-          static_cast<int>(std::clamp<int64_t>(options.cache_bytes / 2 / bytes.per_slot, 1, options.max_running));
+          static_cast<int>(std::clamp<int64_t>(cache_bytes / 2 / bytes.per_slot, 1, options.max_running));
     plan.slots = plan.max_running;
     plan.state_bytes = plan.slots * bytes.per_slot;
   }
@@ -50,7 +51,7 @@ CachePlan plan_caches(const EngineOptions& options, const ModelInfo& info, const
   const int64_t block_bytes = std::max<int64_t>(bytes.per_token, 1) * kBlockSize;
   const int64_t useful = blocks_for(wanted) * plan.max_running;  // more than this is never asked for
   plan.blocks = options.cache_tokens > 0 ? options.cache_tokens / kBlockSize
-                                         : std::max<int64_t>(options.cache_bytes - plan.state_bytes, 0) / block_bytes;
+                                         : std::max<int64_t>(cache_bytes - plan.state_bytes, 0) / block_bytes;
   plan.blocks = std::min({plan.blocks, useful, int64_t{INT32_MAX}});
   plan.context = wanted;
   const int64_t room = plan.blocks * kBlockSize;

@@ -23,7 +23,8 @@ struct CachePlan {
   int64_t kv_bytes = 0, state_bytes = 0;
 };
 // Fails with kDevice when the cache cannot hold one context that was asked for.
-CachePlan plan_caches(const EngineOptions& options, const ModelInfo& info, const CacheBytes& bytes);
+CachePlan plan_caches(const EngineOptions& options, int64_t cache_bytes, const ModelInfo& info,
+                      const CacheBytes& bytes);
 
 struct MemoryPlan {
   WeightBytes weights;

@@ -18,8 +18,9 @@ Shape with_front(std::initializer_list<int64_t> front, const Shape& rest) {
 
 }  // namespace
 
-Runner::Runner(std::vector<std::unique_ptr<Model>> ranks, int threads_per_rank)
-    : ranks_(std::move(ranks)), comm_(static_cast<int>(ranks_.size())) {
+Runner::Runner(std::vector<std::unique_ptr<Model>> ranks, std::vector<std::unique_ptr<Place>> places,
+               int threads_per_rank)
+    : places_(std::move(places)), ranks_(std::move(ranks)), comm_(static_cast<int>(ranks_.size())) {
   for (size_t r = 0; r < ranks_.size(); ++r) teams_.push_back(std::make_unique<ThreadTeam>(threads_per_rank));
 }
 
@@ -32,19 +33,41 @@ Runner::~Runner() {
   for (std::thread& t : threads_) t.join();
 }
 
-void Runner::ready(int rows, int logit_rows, int64_t blocks, int block_size, int64_t slots) {
+void Runner::ready(const Sizes& sizes) {
+  const int vocab = ranks_.front()->info().vocab;
+  const Shape shape{sizes.logit_rows, vocab};
+  logits_ = view_of(place().take(static_cast<size_t>(shape.elements()) * sizeof(float)), DType::kF32, shape);
   for (size_t r = 0; r < ranks_.size(); ++r) {
     std::vector<TensorView> views;
     for (const CacheEntry& entry : ranks_[r]->caches()) {
       const bool paged = entry.kind == CacheEntry::Kind::kPaged;
-      const Shape shape = paged ? with_front({blocks, block_size}, entry.shape) : with_front({slots}, entry.shape);
-      caches_.emplace_back(static_cast<size_t>(shape.elements()) * size_of(entry.dtype));
-      views.push_back(view_of(caches_.back().data(), entry.dtype, shape));
+      const Shape of_entry =
+          paged ? with_front({sizes.blocks, sizes.block_size}, entry.shape) : with_front({sizes.slots}, entry.shape);
+      void* memory = places_[r]->take(static_cast<size_t>(of_entry.elements()) * size_of(entry.dtype));
+      views.push_back(view_of(memory, entry.dtype, of_entry));
     }
-    ranks_[r]->ready({.rows = rows, .logit_rows = logit_rows, .team_members = teams_[r]->members()}, std::move(views),
-                     comm_);
+    ranks_[r]->ready({.rows = sizes.rows, .logit_rows = sizes.logit_rows, .team_members = teams_[r]->members()},
+                     std::move(views), comm_);
+  }
+  if (place().kind() == DeviceKind::kCuda) {
+    gpu_ = std::make_unique<GpuStep>(*ranks_.front(),
+                                     GpuStep::Limits{.rows = sizes.rows,
+                                                     .sequences = sizes.logit_rows,
+                                                     .blocks = sizes.blocks,
+                                                     .block_size = sizes.block_size,
+                                                     .context = sizes.context,
+                                                     .slots = sizes.slots},
+                                     logits_, place());
+    gpu_->capture();
+    return;
   }
   for (size_t r = 1; r < ranks_.size(); ++r) threads_.emplace_back([this, r] { work(r); });
+}
+
+Stream Runner::stream() { return {teams_.front().get(), gpu_ == nullptr ? nullptr : gpu_->stream().handle()}; }
+
+void Runner::wait() {
+  if (gpu_ != nullptr) gpu_->stream().wait();
 }
 
 void Runner::run_rank(size_t rank, const Step& step) {
@@ -59,6 +82,7 @@ void Runner::run_rank(size_t rank, const Step& step) {
 }
 
 void Runner::run(const Step& step) {
+  if (gpu_ != nullptr) return gpu_->run(step);
   if (ranks_.size() > 1) {
     const std::lock_guard lock(mutex_);
     step_ = &step;

@@ -1,4 +1,5 @@
-// Runs a step on all ranks: rank 0 on the calling thread, every other on a thread of its own, each with its team.
+// Runs a step on all ranks. On a CPU: rank 0 on the calling thread, every other on a thread of its own, each with its
+// team. On a GPU (one rank): enqueued, see GpuStep.
 #pragma once
 #include <condition_variable>
 #include <exception>
@@ -8,20 +9,36 @@
 #include <vector>
 
 #include "base/thread_team.h"
+#include "engine/gpu_step.h"
 #include "models/model.h"
-#include "tensor/buffer.h"
+#include "tensor/place.h"
 
 namespace mettle {
 
 class Runner {
  public:
-  Runner(std::vector<std::unique_ptr<Model>> ranks, int threads_per_rank);
+  // places: one per rank, where the rank's weights are.
+  Runner(std::vector<std::unique_ptr<Model>> ranks, std::vector<std::unique_ptr<Place>> places, int threads_per_rank);
   ~Runner();
 
-  // Makes caches and scratch, starts the other ranks. After this a step allocates nothing.
-  void ready(int rows, int logit_rows, int64_t blocks, int block_size, int64_t slots);
-  // Returns when every rank is done; rethrows the first failure.
+  // Makes caches, logits and scratch, starts the other ranks, records graphs. After this a step allocates nothing.
+  struct Sizes {
+    int rows = 0, logit_rows = 0;
+    int64_t blocks = 0;
+    int block_size = 16;
+    int64_t slots = 0;
+    int context = 0;
+  };
+  void ready(const Sizes& sizes);
+  // On a CPU: returns when every rank is done; rethrows the first failure. On a GPU the work goes on: see wait().
   void run(const Step& step);
+  void wait();  // until what was enqueued is done
+
+  // Memory of rank 0's device for what comes after the model; logits [logit_rows, vocab] lie there.
+  Place& place() { return *places_.front(); }
+  const TensorView& logits() const { return logits_; }
+  Stream stream();
+  int graphs() const { return gpu_ == nullptr ? 0 : gpu_->graphs(); }
 
   const std::vector<std::unique_ptr<Model>>& ranks() const { return ranks_; }
   ThreadTeam& team() { return *teams_.front(); }  // rank 0's, for sampling
@@ -30,10 +47,12 @@ class Runner {
   void work(size_t rank);
   void run_rank(size_t rank, const Step& step);
 
+  std::vector<std::unique_ptr<Place>> places_;  // outlive the models
   std::vector<std::unique_ptr<Model>> ranks_;
   std::vector<std::unique_ptr<ThreadTeam>> teams_;
-  std::vector<Buffer> caches_;
   Comm comm_;
+  TensorView logits_;
+  std::unique_ptr<GpuStep> gpu_;
 
   std::mutex mutex_;
   std::condition_variable changed_;

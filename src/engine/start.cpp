@@ -12,11 +12,13 @@
 #include "engine/loop.h"
 #include "engine/plan.h"
 #include "models/registry.h"
+#include "tensor/gpu.h"
 
 namespace mettle {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+constexpr int64_t kHostCacheBytes = int64_t{1} << 30;
 double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 void check_option(const char* name, int64_t value, int64_t least, int64_t most) {
@@ -32,7 +34,7 @@ void check_options(const EngineOptions& o) {
   // A deterministic step always has room for one whole chunk beside the decode rows.
   check_option("step_tokens", o.step_tokens, o.deterministic ? o.max_running + kChunkGrid : 1, 1 << 16);
   check_option("cache_tokens", o.cache_tokens, 0, int64_t{1} << 40);
-  check_option("cache_bytes", o.cache_bytes, 1, int64_t{1} << 50);
+  check_option("cache_bytes", o.cache_bytes, 0, int64_t{1} << 50);
   check_option("max_waiting", o.max_waiting, 1, 1 << 20);
 }
 
@@ -42,12 +44,15 @@ struct Ranks {
   WeightBytes weights;
 };
 
-Ranks make_ranks(const EngineOptions& options, const nlohmann::json& config, WeightSource& source) {
+Ranks make_ranks(const EngineOptions& options, DeviceKind device, const nlohmann::json& config, WeightSource& source) {
   Ranks ranks;
   for (int rank = 0; rank < options.tp_size; ++rank) {
-    ranks.models.push_back(make_model(
-        config, source,
-        {.activation = options.activation, .rank = rank, .ranks = options.tp_size, .block_size = kBlockSize}));
+    ranks.models.push_back(make_model(config, source,
+                                      {.activation = options.activation,
+                                       .device = device,
+                                       .rank = rank,
+                                       .ranks = options.tp_size,
+                                       .block_size = kBlockSize}));
     const WeightBytes bytes = ranks.models.back()->weight_bytes();
     for (size_t f = 0; f < bytes.by_format.size(); ++f) ranks.weights.by_format[f] += bytes.by_format[f];
     for (const AnyProblem& problem : ranks.models.back()->problems())
@@ -57,8 +62,9 @@ Ranks make_ranks(const EngineOptions& options, const nlohmann::json& config, Wei
   return ranks;
 }
 
-ProofReport prove_all(const EngineOptions& options, std::span<const AnyProblem> problems, int threads_per_rank) {
-  ProveOptions prove_options{.device = this_cpu(),
+ProofReport prove_all(const EngineOptions& options, const Device& device, std::span<const AnyProblem> problems,
+                      int threads_per_rank) {
+  ProveOptions prove_options{.device = device,
                              .threads = threads_per_rank,
                              .child_argv = options.child_argv,
                              .cache_folder = options.cache_folder,
@@ -72,11 +78,13 @@ ProofReport prove_all(const EngineOptions& options, std::span<const AnyProblem> 
   return report;
 }
 
-void load(const EngineOptions& options, Ranks& ranks, WeightSource& source) {
+void load(const EngineOptions& options, Ranks& ranks, std::span<const std::unique_ptr<Place>> places,
+          WeightSource& source) {
   const int64_t total = ranks.weights.total();
   int64_t before = 0;
-  for (const auto& model : ranks.models) {
-    model->load(source, [&](int64_t loaded) {
+  for (size_t rank = 0; rank < ranks.models.size(); ++rank) {
+    const auto& model = ranks.models[rank];
+    model->load(source, *places[rank], [&](int64_t loaded) {
       if (options.on_progress)
         options.on_progress("load", static_cast<uint64_t>(before + loaded), static_cast<uint64_t>(total));
     });
@@ -94,7 +102,11 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   const ModelFolder folder = open_model_folder(options.model_path);
   const std::unique_ptr<WeightSource> source = options.dummy_weights ? dummy_weights(folder.config, options.dummy_seed)
                                                                      : open_weights(folder.path, folder.config);
-  Ranks ranks = make_ranks(options, folder.config, *source);
+  const Device device = find_device(options.device);
+  const bool on_gpu = device.kind == DeviceKind::kCuda;
+  if (on_gpu && options.tp_size > 1)
+    fail(Code::kUnsupported, fmt::format("tp_size: must be 1 on a GPU, got {}", options.tp_size));
+  Ranks ranks = make_ranks(options, device.kind, folder.config, *source);
   const ModelInfo model = ranks.models.front()->info();
   // More threads than cores only wait for each other: 1,024 of them on two cores never got to an answer.
   const int most = std::max(usable_cores(), options.tp_size);
@@ -112,7 +124,7 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   const auto prove_start = Clock::now();
   std::unique_ptr<ChoiceSource> proved;
   if (probe.choices == nullptr) {
-    info.proofs = prove_all(options, ranks.problems, threads_per_rank);
+    info.proofs = prove_all(options, device, ranks.problems, threads_per_rank);
     proved = proved_choices(info.proofs, options);
   }
   EngineChoices choices(probe.choices != nullptr ? *probe.choices : *proved, options.deterministic);
@@ -120,13 +132,20 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   parts.sample_choices = choices.choose(parts.sample_problem);
   info.prove_seconds = seconds_since(prove_start);
 
-  MemoryPlan plan{.weights = ranks.weights,
-                  .caches = plan_caches(options, model, cache_bytes_of(ranks.models)),
-                  .available = available_memory()};
-  const StepLimits limits{
-      .rows = options.step_tokens, .logit_rows = plan.caches.max_running, .team_members = threads_per_rank};
-  for (const auto& rank : ranks.models) plan.scratch_bytes += static_cast<int64_t>(rank->scratch_bytes(limits));
-  plan.scratch_bytes += int64_t{limits.logit_rows} * model.vocab * static_cast<int64_t>(sizeof(float));
+  MemoryPlan plan{.weights = ranks.weights, .available = on_gpu ? gpu::free_memory() : available_memory()};
+  StepLimits limits{.rows = options.step_tokens, .logit_rows = options.max_running, .team_members = threads_per_rank};
+  const auto scratch = [&] {
+    int64_t bytes = int64_t{limits.logit_rows} * model.vocab * static_cast<int64_t>(sizeof(float));
+    for (const auto& rank : ranks.models) bytes += static_cast<int64_t>(rank->scratch_bytes(limits));
+    return bytes;
+  };
+  int64_t cache_bytes = options.cache_bytes;
+  if (cache_bytes == 0)
+    cache_bytes = on_gpu ? std::max(plan.available * 9 / 10 - plan.weights.total() - scratch(), int64_t{1} << 20)
+                         : kHostCacheBytes;
+  plan.caches = plan_caches(options, cache_bytes, model, cache_bytes_of(ranks.models));
+  limits.logit_rows = plan.caches.max_running;
+  plan.scratch_bytes = scratch();
   info.plan =
       fmt::format("plan of {}: {}, {} layers, {} activations, {} ranks of {} threads, context {}\n{}backends\n{}",
                   folder.name, model.architecture, model.layers, name_of(options.activation), options.tp_size,
@@ -135,7 +154,9 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   check_memory(plan);
 
   const auto load_start = Clock::now();
-  load(options, ranks, *source);
+  std::vector<std::unique_ptr<Place>> places;
+  for (int rank = 0; rank < options.tp_size; ++rank) places.push_back(on_gpu ? gpu::place() : host_place());
+  load(options, ranks, places, *source);
   info.load_seconds = seconds_since(load_start);
 
   info.model_name = folder.name;
@@ -152,6 +173,7 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   info.state_slots = plan.caches.slots;
   info.activation = options.activation;
   info.tp_size = options.tp_size;
+  info.device = device;
   info.threads = threads;
   info.dummy_weights = source->is_dummy();
 
@@ -163,8 +185,16 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
                      .blocks = plan.caches.blocks,
                      .slots = plan.caches.slots,
                      .max_waiting = options.max_waiting};
-  parts.runner = std::make_unique<Runner>(std::move(ranks.models), threads_per_rank);
-  parts.runner->ready(limits.rows, limits.logit_rows, plan.caches.blocks, kBlockSize, plan.caches.slots);
+  parts.runner = std::make_unique<Runner>(std::move(ranks.models), std::move(places), threads_per_rank);
+  parts.runner->ready({.rows = limits.rows,
+                       .logit_rows = limits.logit_rows,
+                       .blocks = plan.caches.blocks,
+                       .block_size = kBlockSize,
+                       .slots = plan.caches.slots,
+                       .context = plan.caches.context});
+  if (on_gpu)
+    log::info("engine: {:.1f} MiB taken on {}, {} decode graphs",
+              static_cast<double>(parts.runner->place().bytes()) / (1 << 20), device.model, parts.runner->graphs());
   parts.probe = std::move(probe);
   return std::make_unique<EngineLoop>(std::move(parts));
 }

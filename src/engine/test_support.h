@@ -29,6 +29,7 @@ class UnprovedChoices : public ChoiceSource {
     const Device device = this_cpu();
     Choice<Op> choice;
     for (const Backend<Op>* backend : backends_of<Op>()) {
+      if (backend->kind != DeviceKind::kCpu) continue;
       const bool wanted = backend->name == name_ && backend->supports(problem, device).ok();
       if (!wanted && (choice.backend != nullptr || backend->name != "reference")) continue;
       choice = {backend, backend->tactics(problem, device).back()};

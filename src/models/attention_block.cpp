@@ -38,8 +38,8 @@ AttentionBlock::AttentionBlock(const AttentionShape& shape, const BlockContext& 
               .out_format = format_of(raw.out),
               .activation = o.activation,
               .block_size = o.block_size};
-  count_bytes(bytes_, raw.qkv);
-  count_bytes(bytes_, raw.out);
+  count_bytes(bytes_, context_.layout(), raw.qkv);
+  count_bytes(bytes_, context_.layout(), raw.out);
   for (const auto* v : {&raw.q_norm, &raw.k_norm, &raw.inv_freq}) count_bytes(bytes_, *v);
 }
 
@@ -77,8 +77,9 @@ size_t AttentionBlock::workspace(const StepLimits& limits) const {
   return choices_.workspace(problem_, limits.rows, limits.team_members);
 }
 
-void AttentionBlock::load(WeightReader& reader) {
-  weights_ = pack_attention(read(reader));
+void AttentionBlock::load(WeightReader& reader, Place& place) {
+  weights_ = pack_attention(context_.layout(), read(reader));
+  place_attention(weights_, place);
   reader.release();
 }
 

@@ -22,7 +22,7 @@ class AttentionBlock {
   void add_bytes(WeightBytes& bytes) const;
   void choose(ChoiceSource& choices) { choices_ = choices.choose(problem_); }
   size_t workspace(const StepLimits& limits) const;
-  void load(WeightReader& reader);
+  void load(WeightReader& reader, Place& place);
   void run(const Batch& batch, const TensorView& x, std::span<const TensorView> caches, const TensorView& partial,
            Workspace ws, Stream& stream) const;
 

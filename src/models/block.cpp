@@ -8,11 +8,11 @@
 
 namespace mettle {
 
-void count_bytes(WeightBytes& bytes, const RawSegments& segments) {
+void count_bytes(WeightBytes& bytes, Layout layout, const RawSegments& segments) {
   if (segments.empty()) return;
   const WeightFormat format = format_of(segments);
   bytes.by_format[static_cast<size_t>(format)] +=
-      static_cast<int64_t>(packed_bytes_tile16(format, rows_of(segments), cols_of(segments)));
+      static_cast<int64_t>(packed_bytes(layout, format, rows_of(segments), cols_of(segments)));
 }
 
 void count_bytes(WeightBytes& bytes, const std::vector<float>& values) {

@@ -11,10 +11,11 @@ struct BlockContext {
   float eps = 1e-6f;
   bool norm_plus_one = false;  // RMSNorm weights are 1 + w (q and k norm included)
   ModelOptions options;
+  Layout layout() const { return layout_of(options.device); }
 };
 
-// Bytes that packing these segments will take.
-void count_bytes(WeightBytes& bytes, const RawSegments& segments);
+// Bytes that packing these segments in that layout will take.
+void count_bytes(WeightBytes& bytes, Layout layout, const RawSegments& segments);
 void count_bytes(WeightBytes& bytes, const std::vector<float>& values);
 
 TensorView view_of(void* data, DType dtype, Shape shape);

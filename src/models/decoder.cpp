@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "tensor/buffer.h"
+#include "tensor/gpu.h"
 
 namespace mettle {
 namespace {
@@ -22,7 +23,7 @@ std::string find_module(const WeightReader& reader, const std::vector<std::strin
   fail(Code::kBadModel, "checkpoint: must have one of " + looked + ", has none of them");
 }
 
-size_t align64(size_t bytes) { return (bytes + 63) & ~size_t{63}; }
+size_t aligned(size_t bytes) { return (bytes + Arena::kAlign - 1) & ~(Arena::kAlign - 1); }
 
 // A table of BF16 rows, owned.
 Buffer copy_table(const RawMatrix& table) {
@@ -44,7 +45,7 @@ Buffer copy_table(const RawMatrix& table) {
 }
 
 struct Layer {
-  std::vector<float> input_norm, post_norm;
+  FloatArray input_norm, post_norm;
   std::variant<AttentionBlock, GdnBlock> mixer;
   MoeBlock moe;
 };
@@ -59,7 +60,7 @@ class Decoder : public Model {
   WeightBytes weight_bytes() const override { return bytes_; }
   void choose(ChoiceSource& choices) override;
   size_t scratch_bytes(const StepLimits& limits) const override;
-  void load(WeightSource& source, const std::function<void(int64_t)>& on_progress) override;
+  void load(WeightSource& source, Place& place, const std::function<void(int64_t)>& on_progress) override;
   void ready(const StepLimits& limits, std::vector<TensorView> caches, Comm& comm) override;
   void forward(const Step& step, Stream& stream) override;
 
@@ -72,7 +73,7 @@ class Decoder : public Model {
   DType x_dtype() const { return dtype_of(options_.activation); }
   int partial_buffers() const { return options_.ranks == 1 ? 1 : Comm::kBuffers; }
 
-  void join(int rows, int pending, const std::vector<float>& weight, Stream& stream);
+  void join(int rows, int pending, const FloatArray& weight, Stream& stream);
   void head(const Step& step, Stream& stream);
   TensorView rows_of_x(int rows) const { return view_of(x_, x_dtype(), {rows, spec_.info.hidden}); }
   TensorView partial(int buffer, int rows) const {
@@ -93,8 +94,10 @@ class Decoder : public Model {
   Choices<JoinOp> first_join_choices_, join_choices_;
   Choices<LinearOp> head_choices_;
 
-  Buffer embedding_;
-  std::vector<float> final_norm_;
+  Place* place_ = nullptr;
+  Buffer embedding_memory_;  // on a CPU
+  void* embedding_ = nullptr;
+  FloatArray final_norm_;
   PackedMatrix head_;
 
   StepLimits limits_;
@@ -129,7 +132,7 @@ Decoder::Decoder(DecoderSpec spec, WeightSource& source, const ModelOptions& opt
                    .activation = options.activation};
   read_embedding(plan);
   bytes_.by_format[static_cast<size_t>(WeightFormat::kBf16)] += int64_t{info.vocab} * info.hidden * 2;
-  count_bytes(bytes_, head);
+  count_bytes(bytes_, layout_of(options.device), head);
 
   const BlockContext context{
       .hidden = info.hidden, .eps = spec_.eps, .norm_plus_one = spec_.norm_plus_one, .options = options};
@@ -200,24 +203,35 @@ RawMatrix Decoder::read_embedding(WeightReader& reader) const {
   return table;
 }
 
-void Decoder::load(WeightSource& source, const std::function<void(int64_t)>& on_progress) {
+void Decoder::load(WeightSource& source, Place& place, const std::function<void(int64_t)>& on_progress) {
+  place_ = &place;
   WeightReader reader(source, WeightReader::Mode::kLoad);
   const int64_t parts = std::ssize(layers_) + 1;
   const auto progress = [&](int64_t part) {
     if (on_progress) on_progress(bytes_.total() * part / parts);
   };
-  embedding_ = copy_table(read_embedding(reader));
+  const auto norm = [&](const std::string& name) {
+    const FloatArray values(reader.vector(name, {spec_.info.hidden}));
+    return place.kind() == DeviceKind::kCpu ? values : values.placed(place);
+  };
+  embedding_memory_ = copy_table(read_embedding(reader));
+  embedding_ = embedding_memory_.data();
+  if (place.kind() != DeviceKind::kCpu) {
+    embedding_ = place.take(embedding_memory_.size());
+    place.copy_in(embedding_, embedding_memory_.data(), embedding_memory_.size());
+    embedding_memory_ = Buffer();
+  }
   reader.release();
-  head_ = pack_tile16(read_head(reader));
+  head_ = place_matrix(pack(layout_of(options_.device), read_head(reader)), place);
   reader.release();
-  final_norm_ = reader.vector(prefix_ + "norm.weight", {spec_.info.hidden});
+  final_norm_ = norm(prefix_ + "norm.weight");
   progress(1);
   for (size_t l = 0; l < layers_.size(); ++l) {
     Layer& layer = layers_[l];
-    layer.input_norm = reader.vector(layer_name(l) + ".input_layernorm.weight", {spec_.info.hidden});
-    layer.post_norm = reader.vector(layer_name(l) + ".post_attention_layernorm.weight", {spec_.info.hidden});
-    std::visit([&](auto& block) { block.load(reader); }, layer.mixer);
-    layer.moe.load(reader);
+    layer.input_norm = norm(layer_name(l) + ".input_layernorm.weight");
+    layer.post_norm = norm(layer_name(l) + ".post_attention_layernorm.weight");
+    std::visit([&](auto& block) { block.load(reader, place); }, layer.mixer);
+    layer.moe.load(reader, place);
     progress(static_cast<int64_t>(l) + 2);
   }
 }
@@ -235,11 +249,11 @@ size_t Decoder::scratch_bytes(const StepLimits& limits) const {
   const auto rows = static_cast<size_t>(limits.rows), logit_rows = static_cast<size_t>(limits.logit_rows);
   const auto hidden = static_cast<size_t>(spec_.info.hidden), top_k = static_cast<size_t>(spec_.moe.top_k);
   const size_t x = size_of(x_dtype());
-  size_t bytes = align64(rows * hidden * sizeof(float)) * static_cast<size_t>(1 + partial_buffers());
-  bytes += align64(rows * hidden * x) + align64(logit_rows * hidden * x);
-  bytes += align64(rows * top_k * sizeof(int32_t)) + align64(rows * top_k * sizeof(float));
-  if (options_.ranks > 1) bytes += align64(logit_rows * static_cast<size_t>(vocab_.size()) * sizeof(float));
-  return bytes + align64(workspace_bytes(limits));
+  size_t bytes = aligned(rows * hidden * sizeof(float)) * static_cast<size_t>(1 + partial_buffers());
+  bytes += aligned(rows * hidden * x) + aligned(logit_rows * hidden * x);
+  bytes += aligned(rows * top_k * sizeof(int32_t)) + aligned(rows * top_k * sizeof(float));
+  if (options_.ranks > 1) bytes += aligned(logit_rows * static_cast<size_t>(vocab_.size()) * sizeof(float));
+  return bytes + aligned(workspace_bytes(limits));
 }
 
 void Decoder::ready(const StepLimits& limits, std::vector<TensorView> caches, Comm& comm) {
@@ -247,7 +261,8 @@ void Decoder::ready(const StepLimits& limits, std::vector<TensorView> caches, Co
   limits_ = limits;
   caches_ = std::move(caches);
   comm_ = &comm;
-  scratch_ = std::make_unique<Arena>(scratch_bytes(limits));
+  const size_t scratch = scratch_bytes(limits);
+  scratch_ = std::make_unique<Arena>(place_->take(scratch), scratch);
   const auto rows = static_cast<size_t>(limits.rows), logit_rows = static_cast<size_t>(limits.logit_rows);
   const auto hidden = static_cast<size_t>(spec_.info.hidden), top_k = static_cast<size_t>(spec_.moe.top_k);
   const size_t x = size_of(x_dtype());
@@ -269,7 +284,7 @@ void Decoder::ready(const StepLimits& limits, std::vector<TensorView> caches, Co
 }
 
 // pending: the buffer of partials that is not in the residual yet; -1: none.
-void Decoder::join(int rows, int pending, const std::vector<float>& weight, Stream& stream) {
+void Decoder::join(int rows, int pending, const FloatArray& weight, Stream& stream) {
   const JoinArgs args{.problem = join_problem(pending < 0 ? 0 : options_.ranks),
                       .rows = rows,
                       .residual = view_of(residual_, DType::kF32, {rows, spec_.info.hidden}),
@@ -287,8 +302,9 @@ void Decoder::forward(const Step& step, Stream& stream) {
   const EmbedArgs embed{.problem = embed_problem_,
                         .rows = rows,
                         .ids = step.ids,
-                        .table = view_of(embedding_.data(), DType::kBF16, {spec_.info.vocab, hidden}),
-                        .residual = view_of(residual_, DType::kF32, {rows, hidden})};
+                        .table = view_of(embedding_, DType::kBF16, {spec_.info.vocab, hidden}),
+                        .residual = view_of(residual_, DType::kF32, {rows, hidden}),
+                        .device_ids = step.batch.device != nullptr ? step.batch.device->ids : nullptr};
   run_op(embed_choices_.at(rows), embed, stream);
   int pending = -1;
   for (const Layer& layer : layers_) {
@@ -310,7 +326,10 @@ void Decoder::forward(const Step& step, Stream& stream) {
 void Decoder::head(const Step& step, Stream& stream) {
   const int hidden = spec_.info.hidden, rows = static_cast<int>(step.logit_rows.size());
   const size_t row_bytes = static_cast<size_t>(hidden) * size_of(x_dtype());
-  for (int i = 0; i < rows; ++i)
+  const bool every_row = rows == step.batch.rows;  // ascending and distinct: they are where they shall be
+  if (!every_row && step.batch.device != nullptr)
+    gpu::gather_rows(head_x_, x_, step.batch.device->logit_row, rows, row_bytes, stream.cuda);
+  for (int i = 0; !every_row && step.batch.device == nullptr && i < rows; ++i)
     std::memcpy(
         static_cast<uint8_t*>(head_x_) + static_cast<size_t>(i) * row_bytes,
         static_cast<const uint8_t*>(x_) + static_cast<size_t>(step.logit_rows[static_cast<size_t>(i)]) * row_bytes,
@@ -318,7 +337,7 @@ void Decoder::head(const Step& step, Stream& stream) {
   const bool alone = options_.ranks == 1;
   const LinearArgs args{.problem = head_problem_,
                         .rows = rows,
-                        .x = view_of(head_x_, x_dtype(), {rows, hidden}),
+                        .x = view_of(every_row ? x_ : head_x_, x_dtype(), {rows, hidden}),
                         .weight = &head_,
                         .y = view_of(alone ? step.logits.data : head_y_, DType::kF32, {rows, vocab_.size()}),
                         .ws = ws_};

@@ -29,7 +29,7 @@ GdnBlock::GdnBlock(const GdnShape& shape, const BlockContext& context, std::stri
               .ba_format = format_of(raw.ba),
               .out_format = format_of(raw.out),
               .activation = o.activation};
-  for (const auto* m : {&raw.qkv, &raw.z, &raw.ba, &raw.out}) count_bytes(bytes_, *m);
+  for (const auto* m : {&raw.qkv, &raw.z, &raw.ba, &raw.out}) count_bytes(bytes_, context_.layout(), *m);
   for (const auto* v : {&raw.conv, &raw.a_log, &raw.dt_bias, &raw.norm}) count_bytes(bytes_, *v);
 }
 
@@ -75,8 +75,9 @@ size_t GdnBlock::workspace(const StepLimits& limits) const {
   return choices_.workspace(problem_, limits.rows, limits.team_members);
 }
 
-void GdnBlock::load(WeightReader& reader) {
-  weights_ = pack_gdn(read(reader));
+void GdnBlock::load(WeightReader& reader, Place& place) {
+  weights_ = pack_gdn(context_.layout(), read(reader));
+  place_gdn(weights_, place);
   reader.release();
 }
 

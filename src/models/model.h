@@ -15,6 +15,7 @@
 #include "models/comm.h"
 #include "ops/batch.h"
 #include "ops/problem.h"
+#include "tensor/place.h"
 
 namespace mettle {
 
@@ -45,6 +46,7 @@ struct WeightBytes {
 
 struct ModelOptions {
   Activation activation = Activation::kBf16;
+  DeviceKind device = DeviceKind::kCpu;  // whose layout the weights get
   int rank = 0, ranks = 1;
   int block_size = 16;
 };
@@ -56,7 +58,7 @@ struct StepLimits {
 
 struct Step {
   Batch batch;
-  const int32_t* ids = nullptr;         // [batch.rows]
+  const int32_t* ids = nullptr;         // [batch.rows]; a GPU reads batch.device instead
   std::span<const int32_t> logit_rows;  // rows that want logits, ascending
   TensorView logits;                    // out [logit_rows, vocab] f32, shared by the ranks
 };
@@ -73,8 +75,9 @@ class Model {
 
   virtual void choose(ChoiceSource& choices) = 0;
   virtual size_t scratch_bytes(const StepLimits& limits) const = 0;
-  // Fills every weight of this rank. `loaded` hears the bytes that are in place so far.
-  virtual void load(WeightSource& source, const std::function<void(int64_t loaded)>& on_progress) = 0;
+  // Fills every weight of this rank, in memory of `place`, which outlives the model and holds its scratch too.
+  // `loaded` hears the bytes that are in place so far.
+  virtual void load(WeightSource& source, Place& place, const std::function<void(int64_t loaded)>& on_progress) = 0;
   // caches: one view per entry of caches(): paged [blocks, block_size, ...shape], slot [slots, ...shape].
   virtual void ready(const StepLimits& limits, std::vector<TensorView> caches, Comm& comm) = 0;
   // One step. All ranks of a comm call it with the same step.

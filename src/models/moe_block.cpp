@@ -39,10 +39,10 @@ MoeBlock::MoeBlock(const MoeShape& shape, const BlockContext& context, std::stri
       fail(Code::kUnsupported,
            fmt::format("{}: all experts of a layer must have one format, expert {} is {}, expert 0 {}", module_, e,
                        name_of(format_of_expert(raw)), name_of(problem_.format)));
-    count_bytes(bytes_, raw.gate_up);
-    count_bytes(bytes_, raw.down);
+    count_bytes(bytes_, context_.layout(), raw.gate_up);
+    count_bytes(bytes_, context_.layout(), raw.down);
   }
-  count_bytes(bytes_, read_router(plan));
+  count_bytes(bytes_, context_.layout(), read_router(plan));
   if (shape.shared_width == 0) return;
   const WeightFormat shared_down = format_of(read_shared(plan).down);
   shared_width_ = cut_blocks(module_ + ".shared_expert", shape.shared_width,
@@ -55,9 +55,9 @@ MoeBlock::MoeBlock(const MoeShape& shape, const BlockContext& context, std::stri
   if (format_of(read_shared_gate(plan)) != problem_.router_format)
     fail(Code::kUnsupported, fmt::format("{}.shared_expert_gate: must have the router's format, {}", module_,
                                          name_of(problem_.router_format)));
-  count_bytes(bytes_, shared.gate_up);
-  count_bytes(bytes_, shared.down);
-  count_bytes(bytes_, read_shared_gate(plan));
+  count_bytes(bytes_, context_.layout(), shared.gate_up);
+  count_bytes(bytes_, context_.layout(), shared.down);
+  count_bytes(bytes_, context_.layout(), read_shared_gate(plan));
 }
 
 WeightFormat MoeBlock::format_of_expert(const RawExpert& raw) const {
@@ -119,23 +119,27 @@ size_t MoeBlock::workspace(const StepLimits& limits) const {
 }
 
 // One expert at a time, so that the transient is one expert whatever the model.
-void MoeBlock::load(WeightReader& reader) {
-  weights_.router = pack_tile16(read_router(reader));
+void MoeBlock::load(WeightReader& reader, Place& place) {
+  const Layout layout = context_.layout();
+  RawMoe raw;
+  raw.router = read_router(reader);
   const RawExpert fused = read_fused(reader);
   weights_.experts.reserve(static_cast<size_t>(shape_.experts));
   for (int e = 0; e < shape_.experts; ++e) {
-    weights_.experts.push_back(pack_expert(read_expert(reader, e, fused)));
+    weights_.experts.push_back(place_expert(pack_expert(layout, read_expert(reader, e, fused)), place));
     if (names_ == Names::kPerExpert) reader.release();
   }
-  reader.release();
-  if (shape_.shared_width == 0) return;
-  // A rank without a share of it still reads it: every tensor of the file is accounted for.
-  const RawExpert shared = read_shared(reader);
-  const RawSegments gate = read_shared_gate(reader);
-  if (problem_.shared_width > 0) {
-    weights_.shared = pack_expert(shared);
-    weights_.shared_gate = pack_tile16(gate);
+  if (shape_.shared_width > 0) {
+    // A rank without a share of it still reads it: every tensor of the file is accounted for.
+    const RawExpert shared = read_shared(reader);
+    const RawSegments gate = read_shared_gate(reader);
+    if (problem_.shared_width > 0) {
+      weights_.shared = pack_expert(layout, shared);
+      raw.shared_gate = gate;
+    }
   }
+  pack_router(layout, raw, weights_);
+  place_moe(weights_, place);
   reader.release();
 }
 

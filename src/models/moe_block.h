@@ -21,7 +21,7 @@ class MoeBlock {
   void add_bytes(WeightBytes& bytes) const;
   void choose(ChoiceSource& choices) { choices_ = choices.choose(problem_); }
   size_t workspace(const StepLimits& limits) const;
-  void load(WeightReader& reader);
+  void load(WeightReader& reader, Place& place);
   void run(const TensorView& x, const TensorView& partial, Selection selection, Workspace ws, Stream& stream) const;
 
  private:

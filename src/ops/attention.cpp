@@ -12,8 +12,14 @@ std::string AttentionProblem::text() const {
                      name_of(qkv_format), name_of(out_format), name_of(activation), block_size);
 }
 
-AttentionWeights pack_attention(const RawAttention& raw) {
-  return {pack_tile16(raw.qkv), pack_tile16(raw.out), raw.q_norm, raw.k_norm, raw.inv_freq};
+AttentionWeights pack_attention(Layout layout, const RawAttention& raw) {
+  return {pack(layout, raw.qkv), pack(layout, raw.out), raw.q_norm, raw.k_norm, raw.inv_freq};
+}
+
+void place_attention(AttentionWeights& weights, Place& place) {
+  if (place.kind() == DeviceKind::kCpu) return;
+  for (PackedMatrix* m : {&weights.qkv, &weights.out}) *m = place_matrix(*m, place);
+  for (FloatArray* a : {&weights.q_norm, &weights.k_norm, &weights.inv_freq}) *a = a->placed(place);
 }
 
 void check_args(const AttentionArgs& a) {

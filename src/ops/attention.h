@@ -35,9 +35,10 @@ struct RawAttention {
 };
 struct AttentionWeights {
   PackedMatrix qkv, out;
-  std::vector<float> q_norm, k_norm, inv_freq;
+  FloatArray q_norm, k_norm, inv_freq;
 };
-AttentionWeights pack_attention(const RawAttention& raw);
+AttentionWeights pack_attention(Layout layout, const RawAttention& raw);
+void place_attention(AttentionWeights& weights, Place& place);
 
 struct AttentionArgs {
   AttentionProblem problem;

@@ -13,6 +13,7 @@ struct Length {
 struct Maker {
   const AttentionProblem& p;
   CaseRandom& random;
+  Layout layout;
 
   // Blocks in shuffled order, block 0 and some others unused. Contexts beyond `alias` blocks repeat their first ones
   // (as a shared prefix would), so that far positions need little memory.
@@ -87,7 +88,7 @@ struct Maker {
     }
     for (int i = 0; i < p.rotary_dim / 2; ++i)
       w->raw.inv_freq.push_back(static_cast<float>(std::pow(1e5, -2.0 * i / p.rotary_dim)));
-    w->packed = pack_attention(w->raw);
+    w->packed = pack_attention(layout, w->raw);
     w->memory = {std::move(qkv), std::move(out)};
     return w;
   }
@@ -191,9 +192,9 @@ void add_designed(Maker& m, std::vector<AttentionCase>& out) {
 
 }  // namespace
 
-std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t seed, int64_t budget) {
+std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t seed, int64_t budget, Layout layout) {
   CaseRandom random(seed);
-  Maker m{p, random};
+  Maker m{p, random, layout};
   const auto weights = m.typical();
   std::vector<AttentionCase> out;
   const auto generic = [&](const std::string& kind, const std::vector<Length>& lengths) {
@@ -220,9 +221,9 @@ std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t s
   return out;
 }
 
-AttentionCase attention_typical_case(const AttentionProblem& p, int rows, int context, uint64_t seed) {
+AttentionCase attention_typical_case(const AttentionProblem& p, int rows, int context, uint64_t seed, Layout layout) {
   CaseRandom random(seed);
-  Maker m{p, random};
+  Maker m{p, random, layout};
   // Few rows: as many sequences; many rows: chunks of sixteen sequences.
   const int count = std::min(rows, 16);
   std::vector<Length> lengths;

@@ -41,9 +41,10 @@ struct Tactic {
   int variant = 0;  // meaning is the backend's own
 };
 
-// Where an op runs. On a CPU: the team of the rank.
+// Where an op runs. On a CPU: the team of the rank. On a GPU: a cudaStream_t; a run only enqueues.
 struct Stream {
   ThreadTeam* team = nullptr;
+  void* cuda = nullptr;
 };
 
 struct Workspace {
@@ -59,17 +60,19 @@ struct Backend {
   std::string_view name;
   Numerics numerics;
   Layout layout = Layout::kTile16;  // of the weights it reads
+  DeviceKind kind = DeviceKind::kCpu;
   // OK, or the refusal; pure: explain calls it for any device.
   Verdict (*supports)(const Problem&, const Device&) = nullptr;
   // Every launch variant that this device can run; at least one when supports() says OK.
   std::vector<Tactic> (*tactics)(const Problem&, const Device&) = nullptr;
   // Bytes of Args::ws for up to `rows` rows and `team_members` threads.
   size_t (*workspace)(const Tactic&, const Problem&, int rows, int team_members) = nullptr;
-  // Computes; never allocates, never decides, trusts its arguments (the dispatcher checked them).
+  // Computes; never allocates, never decides, never waits for the device, trusts its arguments (the dispatcher checked
+  // them). On a GPU it can be captured in a graph. Null: this program was built without it.
   void (*run)(const Tactic&, const Args&, Stream&) = nullptr;
 };
 
-// All backends of an op in the order of its .def file; `reference` is always among them.
+// All backends of an op, of every kind of device, in the order of its .def file; `reference` is among them for each.
 template <class Op>
 std::span<const Backend<Op>* const> backends_of();
 

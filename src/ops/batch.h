@@ -15,10 +15,31 @@ struct BatchSequence {
   int state_out = -1;                    // slot that takes the state after the last row; may equal state_in
 };
 
+// The same on a GPU, for kernels. In a captured graph the pointers and counts stay, the contents change, so a kernel
+// takes nothing else of a batch; rows and sequences that are there only to fill a graph's bucket are marked.
+struct DeviceSequence {
+  int32_t first_row = 0, q_len = 0, ctx_len = 0;  // q_len 0: padding
+  int32_t block_begin = 0;                        // its block table starts at DeviceBatch::blocks[block_begin]
+  int32_t state_in = -1, state_out = -1;
+  int32_t unused[2] = {};
+};
+struct DeviceBatch {
+  int rows = 0, sequences = 0, logit_rows = 0;  // padding included: what a launch covers
+  int most_q = 1;                               // no sequence has more new rows
+  int most_context = 0;                         // no sequence has more positions (ctx_len + q_len)
+  const int32_t* ids = nullptr;                 // [rows] tokens; 0 for padding
+  const int32_t* row_sequence = nullptr;        // [rows]; -1: padding
+  const int32_t* row_position = nullptr;        // [rows]
+  const DeviceSequence* sequence = nullptr;     // [sequences]
+  const int32_t* blocks = nullptr;              // all block tables
+  const int32_t* logit_row = nullptr;           // [logit_rows] the row whose logits are wanted; 0 for padding
+};
+
 struct Batch {
   int rows = 0;
   int block_size = 16;  // positions per cache block
   std::span<const BatchSequence> sequences;
+  const DeviceBatch* device = nullptr;  // present on a GPU
 };
 
 }  // namespace mettle

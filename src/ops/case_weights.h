@@ -24,7 +24,7 @@ enum class CaseFill : uint8_t {
 struct CaseWeight {
   RawSegments raw;
   std::vector<std::shared_ptr<std::vector<uint8_t>>> memory;
-  PackedMatrix packed() const { return pack_tile16(raw); }
+  PackedMatrix packed(Layout layout) const { return pack(layout, raw); }
 };
 
 // Segments of `heights` rows each; segments differ in their global scale. gain multiplies the typical magnitude

@@ -14,9 +14,10 @@ struct EmbedProblem {
 struct EmbedArgs {
   EmbedProblem problem;
   int rows = 0;
-  const int32_t* ids = nullptr;  // [rows], each in 0..vocab-1
-  TensorView table;              // [vocab, hidden] bf16
-  TensorView residual;           // out [rows, hidden] f32
+  const int32_t* ids = nullptr;         // [rows], each in 0..vocab-1; in host memory
+  TensorView table;                     // [vocab, hidden] bf16
+  TensorView residual;                  // out [rows, hidden] f32
+  const int32_t* device_ids = nullptr;  // the same on a GPU
 };
 
 struct EmbedOp {

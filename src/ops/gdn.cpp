@@ -11,15 +11,21 @@ std::string GdnProblem::text() const {
                      conv, eps, name_of(in_format), name_of(ba_format), name_of(out_format), name_of(activation));
 }
 
-GdnWeights pack_gdn(const RawGdn& raw) {
-  return {pack_tile16(raw.qkv),
-          pack_tile16(raw.z),
-          pack_tile16(raw.ba),
-          pack_tile16(raw.out),
+GdnWeights pack_gdn(Layout layout, const RawGdn& raw) {
+  return {pack(layout, raw.qkv),
+          pack(layout, raw.z),
+          pack(layout, raw.ba),
+          pack(layout, raw.out),
           raw.conv,
           raw.a_log,
           raw.dt_bias,
           raw.norm};
+}
+
+void place_gdn(GdnWeights& weights, Place& place) {
+  if (place.kind() == DeviceKind::kCpu) return;
+  for (PackedMatrix* m : {&weights.qkv, &weights.z, &weights.ba, &weights.out}) *m = place_matrix(*m, place);
+  for (FloatArray* a : {&weights.conv, &weights.a_log, &weights.dt_bias, &weights.norm}) *a = a->placed(place);
 }
 
 void check_args(const GdnArgs& a) {

@@ -36,9 +36,10 @@ struct RawGdn {
 };
 struct GdnWeights {
   PackedMatrix qkv, z, ba, out;
-  std::vector<float> conv, a_log, dt_bias, norm;
+  FloatArray conv, a_log, dt_bias, norm;
 };
-GdnWeights pack_gdn(const RawGdn& raw);
+GdnWeights pack_gdn(Layout layout, const RawGdn& raw);
+void place_gdn(GdnWeights& weights, Place& place);
 
 struct GdnArgs {
   GdnProblem problem;

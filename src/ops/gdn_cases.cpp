@@ -23,6 +23,7 @@ struct Knobs {
 struct Maker {
   const GdnProblem& p;
   CaseRandom& random;
+  Layout layout;
 
   std::shared_ptr<const GdnCaseWeights> typical(const Knobs& k = {}) {
     auto w = std::make_shared<GdnCaseWeights>();
@@ -40,7 +41,7 @@ struct Maker {
       r.dt_bias.push_back(static_cast<float>(k.dt_low + (k.dt_high - k.dt_low) * random.uniform()));
     }
     for (int i = 0; i < p.dv; ++i) r.norm.push_back(static_cast<float>(1 + 0.1 * random.normal()));
-    w->packed = pack_gdn(r);
+    w->packed = pack_gdn(layout, r);
     w->memory = {std::move(qkv), std::move(z), std::move(ba), std::move(out)};
     return w;
   }
@@ -120,7 +121,7 @@ struct Maker {
     w->raw.a_log.assign(static_cast<size_t>(p.value_heads), 0.f);
     w->raw.dt_bias.assign(static_cast<size_t>(p.value_heads), 0.f);
     for (int i = 0; i < p.dv; ++i) w->raw.norm.push_back(static_cast<float>(1 + 0.1 * random.normal()));
-    w->packed = pack_gdn(w->raw);
+    w->packed = pack_gdn(layout, w->raw);
     w->memory = {std::move(qkv), std::move(z), std::move(ba), std::move(out)};
     GdnCase c = make("exact_state" + std::to_string(lengths.front().q), w, lengths, 0);
     c.exact_state = true;
@@ -137,9 +138,9 @@ struct Maker {
 
 }  // namespace
 
-std::vector<GdnCase> gdn_cases(const GdnProblem& p, uint64_t seed, int64_t budget) {
+std::vector<GdnCase> gdn_cases(const GdnProblem& p, uint64_t seed, int64_t budget, Layout layout) {
   CaseRandom random(seed);
-  Maker m{p, random};
+  Maker m{p, random, layout};
   const auto weights = m.typical();
   std::vector<GdnCase> out;
   const auto generic = [&](const std::string& kind, const std::vector<Length>& lengths) {
@@ -165,9 +166,9 @@ std::vector<GdnCase> gdn_cases(const GdnProblem& p, uint64_t seed, int64_t budge
   return out;
 }
 
-GdnCase gdn_typical_case(const GdnProblem& p, int rows, uint64_t seed) {
+GdnCase gdn_typical_case(const GdnProblem& p, int rows, uint64_t seed, Layout layout) {
   CaseRandom random(seed);
-  Maker m{p, random};
+  Maker m{p, random, layout};
   const int count = std::min(rows, 16);
   std::vector<Length> lengths;
   for (int i = 0; i < count; ++i) lengths.push_back({rows * (i + 1) / count - rows * i / count, true, true});

@@ -28,8 +28,8 @@ struct GdnCase {
   CaseInput state;       // f32 [slots * value_heads * dk, dv]
 };
 
-std::vector<GdnCase> gdn_cases(const GdnProblem& problem, uint64_t seed, int64_t budget);
+std::vector<GdnCase> gdn_cases(const GdnProblem& problem, uint64_t seed, int64_t budget, Layout layout);
 // What is timed: `rows` rows of at most sixteen sequences that carry a state.
-GdnCase gdn_typical_case(const GdnProblem& problem, int rows, uint64_t seed);
+GdnCase gdn_typical_case(const GdnProblem& problem, int rows, uint64_t seed, Layout layout);
 
 }  // namespace mettle

@@ -37,14 +37,29 @@ struct RawMoe {
 struct PackedExpert {
   PackedMatrix gate_up, down;
 };
+// Where one expert's p64 weights are, as a kernel reads it.
+struct ExpertPointers {
+  const uint8_t* gate_up = nullptr;
+  const float* gate_up_scale = nullptr;
+  const uint8_t* down = nullptr;
+  const float* down_scale = nullptr;
+};
 struct MoeWeights {
-  PackedMatrix router;
+  PackedMatrix router;  // p64 with a shared gate: its row follows the experts' rows
   std::vector<PackedExpert> experts;
   PackedExpert shared;
-  PackedMatrix shared_gate;
+  PackedMatrix shared_gate;                      // tile16; p64 has it in router
+  const ExpertPointers* pointers = nullptr;      // p64: [experts], where kernels can read it
+  std::shared_ptr<const Buffer> pointer_memory;  // of pointers until placed
 };
-PackedExpert pack_expert(const RawExpert& raw);
-MoeWeights pack_moe(const RawMoe& raw);
+// p64: gate_up has the order kGateUp.
+PackedExpert pack_expert(Layout layout, const RawExpert& raw);
+void pack_router(Layout layout, const RawMoe& raw, MoeWeights& weights);  // and the shared gate
+void point_at_experts(MoeWeights& weights);                               // p64: fills pointers in host memory
+MoeWeights pack_moe(Layout layout, const RawMoe& raw);
+PackedExpert place_expert(const PackedExpert& expert, Place& place);
+// Experts are placed already, one at a time; this places the rest.
+void place_moe(MoeWeights& weights, Place& place);
 
 // What was selected. Given: the backend uses ids and weights as they are; else it writes them.
 struct Selection {

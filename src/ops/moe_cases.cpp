@@ -64,24 +64,15 @@ CaseWeight down_of(WeightFormat format, int width, const MoeProblem& p, Kind kin
 
 // A second view of a packed matrix with row scales of its own.
 PackedMatrix with_scales(const PackedMatrix& m, const RawSegments& raw, std::vector<Buffer>& keep) {
-  PackedMatrix out;
-  out.layout = m.layout;
-  out.payload = m.payload;
-  out.format = m.format;
-  out.rows = m.rows;
-  out.cols = m.cols;
-  out.tiles = m.tiles;
-  out.k_padded = m.k_padded;
-  out.data = m.data;
-  out.scales = m.scales;
-  out.k_scale = m.k_scale;
+  PackedMatrix out = m;
+  out.storage = nullptr;  // whoever made m owns it
   keep.emplace_back(static_cast<size_t>(m.tiles * 16) * sizeof(float));
   float* scale = keep.back().as<float>();
   out.row_scale = scale;
   int64_t row = 0;
   for (const RawMatrix& s : raw)
     for (int64_t r = 0; r < s.rows; ++r)
-      scale[row++] = s.global_scale * (s.row_scale != nullptr ? s.row_scale[r] : 1.f);
+      scale[packed_row(m, row++)] = s.global_scale * (s.row_scale != nullptr ? s.row_scale[r] : 1.f);
   return out;
 }
 
@@ -116,7 +107,7 @@ void fill_experts(MoeCaseWeights& w, const MoeProblem& p, Kind kind, CaseRandom&
     }
     w.raw.experts.push_back(raw);
     if (e < distinct) {
-      w.packed.experts.push_back(pack_expert(raw));
+      w.packed.experts.push_back(pack_expert(w.layout, raw));
     } else {
       const auto& like = w.packed.experts;
       PackedMatrix gate_up = with_scales(like[g].gate_up, raw.gate_up, w.row_scales);
@@ -124,19 +115,20 @@ void fill_experts(MoeCaseWeights& w, const MoeProblem& p, Kind kind, CaseRandom&
       w.packed.experts.push_back({std::move(gate_up), std::move(down)});
     }
   }
+  if (w.layout == Layout::kP64) point_at_experts(w.packed);
 }
 
 void set_router(MoeCaseWeights& w, CaseWeight router) {
   w.raw.router = router.raw;
-  w.packed.router = router.packed();
+  pack_router(w.layout, w.raw, w.packed);
   w.memory.push_back(std::move(router));
 }
 
 void set_shared(MoeCaseWeights& w, CaseWeight gate_up, CaseWeight down, CaseWeight gate) {
   w.raw.shared = {gate_up.raw, down.raw};
   w.raw.shared_gate = gate.raw;
-  w.packed.shared = pack_expert(w.raw.shared);
-  w.packed.shared_gate = pack_tile16(w.raw.shared_gate);
+  w.packed.shared = pack_expert(w.layout, w.raw.shared);
+  pack_router(w.layout, w.raw, w.packed);
   for (CaseWeight* m : {&gate_up, &down, &gate}) w.memory.push_back(std::move(*m));
 }
 
@@ -173,6 +165,7 @@ using Router = std::function<double(int64_t expert, int64_t k)>;
 std::shared_ptr<const MoeCaseWeights> with_router(std::shared_ptr<const MoeCaseWeights> base, const MoeProblem& p,
                                                   const Router& value) {
   auto w = std::make_shared<MoeCaseWeights>();
+  w->layout = base->layout;
   w->raw = base->raw;
   w->distinct = 0;
   const auto view = [&](const PackedMatrix& m, const RawSegments& raw) {
@@ -183,14 +176,20 @@ std::shared_ptr<const MoeCaseWeights> with_router(std::shared_ptr<const MoeCaseW
                                  view(base->packed.experts[e].down, base->raw.experts[e].down)});
   w->packed.shared = {view(base->packed.shared.gate_up, base->raw.shared.gate_up),
                       view(base->packed.shared.down, base->raw.shared.down)};
-  w->packed.shared_gate = view(base->packed.shared_gate, base->raw.shared_gate);
+  if (w->layout == Layout::kP64) point_at_experts(w->packed);
   set_router(*w, case_weight_of(p.router_format, p.experts, p.hidden, value));
   w->base = std::move(base);
   return w;
 }
 
-std::shared_ptr<const MoeCaseWeights> typical_weights(const MoeProblem& p, CaseRandom& random) {
+std::shared_ptr<MoeCaseWeights> empty_weights(Layout layout) {
   auto w = std::make_shared<MoeCaseWeights>();
+  w->layout = layout;
+  return w;
+}
+
+std::shared_ptr<const MoeCaseWeights> typical_weights(const MoeProblem& p, Layout layout, CaseRandom& random) {
+  auto w = empty_weights(layout);
   fill_experts(*w, p, Kind::kTypical, random);
   set_router(*w, case_weight(p.router_format, {p.experts}, p.hidden, CaseFill::kTypical, random, 1.5));
   add_shared(*w, p, Kind::kTypical, true, 1, random);
@@ -241,10 +240,10 @@ MoeCase exact_case(const MoeProblem& p, int rows, Kind kind, bool on, std::share
   return c;
 }
 
-void add_exact(const MoeProblem& p, int budget, CaseRandom& random, std::vector<MoeCase>& out) {
+void add_exact(const MoeProblem& p, int budget, Layout layout, CaseRandom& random, std::vector<MoeCase>& out) {
   for (const Kind kind : {Kind::kExactGate, Kind::kExactUp}) {
     const bool on = kind == Kind::kExactGate;
-    auto w = std::make_shared<MoeCaseWeights>();
+    auto w = empty_weights(layout);
     fill_experts(*w, p, kind, random);
     const Columns at = columns_of(p, kind);
     set_router(*w, case_weight_of(p.router_format, p.experts, p.hidden, [&](int64_t e, int64_t k) {
@@ -257,8 +256,8 @@ void add_exact(const MoeProblem& p, int budget, CaseRandom& random, std::vector<
   }
 }
 
-MoeCase deep_gates(const MoeProblem& p, int rows, CaseRandom& random) {
-  auto w = std::make_shared<MoeCaseWeights>();
+MoeCase deep_gates(const MoeProblem& p, int rows, Layout layout, CaseRandom& random) {
+  auto w = empty_weights(layout);
   const Columns columns = columns_of(p, Kind::kDeepGates);
   fill_experts(*w, p, Kind::kDeepGates, random);
   const CaseWeight base = case_weight(p.router_format, {p.experts}, p.hidden, CaseFill::kTypical, random, 1.5);
@@ -274,9 +273,9 @@ MoeCase deep_gates(const MoeProblem& p, int rows, CaseRandom& random) {
 
 }  // namespace
 
-std::vector<MoeCase> moe_cases(const MoeProblem& p, uint64_t seed, int budget) {
+std::vector<MoeCase> moe_cases(const MoeProblem& p, uint64_t seed, int budget, Layout layout) {
   CaseRandom random(seed);
-  const auto base = typical_weights(p, random);
+  const auto base = typical_weights(p, layout, random);
   std::vector<MoeCase> out;
   for (const int rows : case_row_counts(budget))
     out.push_back(typical(p, rows, "rows" + std::to_string(rows), base, random));
@@ -335,15 +334,15 @@ std::vector<MoeCase> moe_cases(const MoeProblem& p, uint64_t seed, int budget) {
   out.push_back(std::move(ties));
 
   if (p.hidden >= 64) {
-    out.push_back(deep_gates(p, few, random));
-    add_exact(p, budget, random, out);
+    out.push_back(deep_gates(p, few, layout, random));
+    add_exact(p, budget, layout, random, out);
   }
   return out;
 }
 
-MoeCase moe_typical_case(const MoeProblem& p, int rows, uint64_t seed) {
+MoeCase moe_typical_case(const MoeProblem& p, int rows, uint64_t seed, Layout layout) {
   CaseRandom random(seed);
-  return typical(p, rows, "typical", typical_weights(p, random), random);
+  return typical(p, rows, "typical", typical_weights(p, layout, random), random);
 }
 
 }  // namespace mettle

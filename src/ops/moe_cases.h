@@ -13,6 +13,7 @@ namespace mettle {
 // All experts from few matrices when there are many: each expert has its own pair of them and its own global scales, so
 // 512 experts of the real geometry fit in memory and no two are alike.
 struct MoeCaseWeights {
+  Layout layout = Layout::kTile16;
   RawMoe raw;
   MoeWeights packed;
   size_t distinct = 0;                         // the first so many experts hold every matrix once
@@ -32,7 +33,7 @@ struct MoeCase {
   CaseInput x;
 };
 
-std::vector<MoeCase> moe_cases(const MoeProblem& problem, uint64_t seed, int budget);
-MoeCase moe_typical_case(const MoeProblem& problem, int rows, uint64_t seed);
+std::vector<MoeCase> moe_cases(const MoeProblem& problem, uint64_t seed, int budget, Layout layout);
+MoeCase moe_typical_case(const MoeProblem& problem, int rows, uint64_t seed, Layout layout);
 
 }  // namespace mettle

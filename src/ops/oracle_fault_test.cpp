@@ -141,7 +141,7 @@ TEST(OracleFault, Moe) {
     Random random(7);
     MoeSetup s(moe_problem(activation), 12, random);
     const auto worst = [&](const RawMoe& raw, const MoeProblem& p) {
-      const MoeWeights packed = pack_moe(raw);
+      const MoeWeights packed = pack_moe(Layout::kTile16, raw);
       MoeArgs args = s.args();
       args.problem = p;
       args.weights = &packed;
@@ -233,7 +233,7 @@ TEST(OracleFault, Attention) {
       RawAttention raw = s.raw;
       AttentionArgs args = s.args();
       fault(raw, args);
-      const AttentionWeights packed = pack_attention(raw);
+      const AttentionWeights packed = pack_attention(Layout::kTile16, raw);
       args.weights = &packed;
       run_reference<AttentionOp>(args, s.rows());
       return std::max({worst_element(s.expected(), s.partial.view).sigmas, s.worst_appended(append.k, s.k_cache).sigmas,
@@ -360,7 +360,7 @@ TEST(OracleFault, Gdn) {
       RawGdn raw = s.raw;
       GdnArgs args = s.args();
       fault(raw, args);
-      const GdnWeights packed = pack_gdn(raw);
+      const GdnWeights packed = pack_gdn(Layout::kTile16, raw);
       args.weights = &packed;
       run_reference<GdnOp>(args, s.rows());
       return judge();
@@ -488,7 +488,7 @@ TEST(OracleFault, CompositesInAnotherOrderAreHealthy) {
         e->down = keep(reorder(e->down, width));
       }
       const Values x = reorder(s.x, hidden);
-      const MoeWeights packed = pack_moe(raw);
+      const MoeWeights packed = pack_moe(Layout::kTile16, raw);
       MoeArgs args = s.args();
       args.x = x.view;
       args.weights = &packed;
@@ -508,7 +508,7 @@ TEST(OracleFault, CompositesInAnotherOrderAreHealthy) {
       RawAttention raw = s.raw;
       raw.qkv = keep(reorder(raw.qkv, hidden));
       const Values x = reorder(s.x, hidden);
-      const AttentionWeights packed = pack_attention(raw);
+      const AttentionWeights packed = pack_attention(Layout::kTile16, raw);
       AttentionArgs args = s.args();
       args.x = x.view;
       args.weights = &packed;
@@ -525,7 +525,7 @@ TEST(OracleFault, CompositesInAnotherOrderAreHealthy) {
       raw.z = keep(reorder(raw.z, hidden));
       raw.ba = keep(reorder(raw.ba, hidden));
       const Values x = reorder(s.x, hidden);
-      const GdnWeights packed = pack_gdn(raw);
+      const GdnWeights packed = pack_gdn(Layout::kTile16, raw);
       GdnArgs args = s.args();
       args.x = x.view;
       args.weights = &packed;

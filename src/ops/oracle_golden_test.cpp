@@ -125,7 +125,7 @@ TEST(OracleGolden, Moe) {
     const Expected e = oracle::moe(p, raw, g.input, rows, ids.data(), {});
     EXPECT_LT(error_of(g.output, e.value), kClose) << folder;
 
-    const MoeWeights packed = pack_moe(raw);
+    const MoeWeights packed = pack_moe(Layout::kTile16, raw);
     run_reference<MoeOp>({.problem = p,
                           .rows = g.tokens(),
                           .x = g.input,
@@ -172,7 +172,7 @@ TEST(OracleGolden, Attention) {
     const Shape cache{batch.blocks, p.block_size, p.kv_heads, p.head_dim};
     const TensorView k_cache{k.data(), DType::kF32, cache}, v_cache{v.data(), DType::kF32, cache};
     std::vector<float> got(static_cast<size_t>(g.output.shape.elements()));
-    const AttentionWeights packed = pack_attention(raw);
+    const AttentionWeights packed = pack_attention(Layout::kTile16, raw);
     run_reference<AttentionOp>({.problem = p,
                                 .batch = &batch.batch,
                                 .x = g.input,
@@ -238,7 +238,7 @@ TEST(OracleGolden, Gdn) {
     const oracle::GdnExpected e = oracle::gdn(p, raw, batch, g.input, conv_state, states, {});
     EXPECT_LT(error_of(g.output, e.partial.value), kClose) << folder;
     std::vector<float> got(static_cast<size_t>(g.output.shape.elements()));
-    const GdnWeights packed = pack_gdn(raw);
+    const GdnWeights packed = pack_gdn(Layout::kTile16, raw);
     run_reference<GdnOp>({.problem = p,
                           .batch = &batch,
                           .x = g.input,

@@ -35,7 +35,7 @@ struct MoeSetup {
                     take(p.shared_format, {p.hidden}, p.shared_width, gain)};
       if (p.shared_gate) raw.shared_gate = take(p.router_format, {1}, p.hidden, 1.5f);
     }
-    packed = pack_moe(raw);
+    packed = pack_moe(Layout::kTile16, raw);
     x.fill(random);
   }
   int rows() const { return static_cast<int>(x.view.shape[0]); }
@@ -78,7 +78,7 @@ struct AttentionSetup {
     }
     for (int i = 0; i < p.rotary_dim / 2; ++i)
       raw.inv_freq.push_back(static_cast<float>(std::pow(theta, -2.0 * i / p.rotary_dim)));
-    packed = pack_attention(raw);
+    packed = pack_attention(Layout::kTile16, raw);
     x.fill(random);
     k_cache.fill(random);
     v_cache.fill(random);
@@ -147,7 +147,7 @@ struct GdnSetup {
                                                static_cast<float>(random() % 1000) / 1000.f));
     raw.dt_bias = random_vector(p.value_heads, random, -1, 1);
     raw.norm = random_vector(p.dv, random, 1, 0.1f);
-    packed = pack_gdn(raw);
+    packed = pack_gdn(Layout::kTile16, raw);
     x.fill(random);
     conv_state.fill(random);
     state.fill(random, 0.1f);

@@ -7,6 +7,7 @@
 #include <mutex>
 
 #include "base/error.h"
+#include "ops/packed_storage.h"
 #include "tensor/dtype.h"
 
 namespace mettle {
@@ -132,14 +133,9 @@ void pack_fp8(const TileRows& rows, int64_t cols, uint8_t* tile, float* k_scale)
   }
 }
 
-// Memory for one matrix. Small ones share pieces of 32 MiB: an expert has a few hundred KiB, and reading many of those
-// on 4 KiB pages costs a third of the bandwidth. A piece lives as long as a matrix in it.
-struct Place {
-  std::shared_ptr<const Buffer> storage;
-  uint8_t* data = nullptr;
-};
+}  // namespace
 
-Place place_for(size_t bytes) {
+PackedStorage storage_for(size_t bytes) {
   constexpr size_t kPiece = size_t{32} << 20;
   if (bytes >= kPiece / 2) {
     auto own = std::make_shared<const Buffer>(bytes);
@@ -160,14 +156,19 @@ Place place_for(size_t bytes) {
   return {std::move(piece), data};
 }
 
-}  // namespace
-
-std::string_view name_of(Layout layout) { return layout == Layout::kTile16 ? "tile16" : "none"; }
+std::string_view name_of(Layout layout) {
+  return layout == Layout::kTile16 ? "tile16" : layout == Layout::kP64 ? "p64" : "none";
+}
 
 int64_t PackedMatrix::tile_bytes() const { return payload_bytes(payload, k_padded); }
 
-size_t packed_bytes_tile16(WeightFormat format, int64_t rows, int64_t cols) {
-  return sizes_of(format, rows, cols).total();
+size_t packed_bytes(Layout layout, WeightFormat format, int64_t rows, int64_t cols) {
+  return layout == Layout::kP64 ? packed_bytes_p64(format, rows, cols) : sizes_of(format, rows, cols).total();
+}
+
+PackedMatrix pack(Layout layout, const RawSegments& segments, RowOrder order) {
+  CHECK(layout != Layout::kNone, "pack: no layout");
+  return layout == Layout::kP64 ? pack_p64(segments, order) : pack_tile16(segments);
 }
 
 PackedMatrix pack_tile16(const RawSegments& segments) {
@@ -181,8 +182,8 @@ PackedMatrix pack_tile16(const RawSegments& segments) {
   p.tiles = round_up(p.rows, kTile) / kTile;
   p.k_padded = padded_k(p.payload, p.cols);
   const Sizes sizes = sizes_of(p.format, p.rows, p.cols);
-  Place place = place_for(sizes.total());
-  p.storage = std::move(place.storage);
+  PackedStorage place = storage_for(sizes.total());
+  p.storage = std::move(place.owner);
   p.size = sizes.total();
   uint8_t* data = place.data;
   uint8_t* scales = data + sizes.payload;
@@ -230,9 +231,14 @@ PackedMatrix pack_tile16(const RawSegments& segments) {
   return p;
 }
 
+int64_t packed_row(const PackedMatrix& m, int64_t row) {
+  return m.layout == Layout::kP64 ? packed_row_p64(m, row) : row;
+}
+
 float element(const PackedMatrix& m, int64_t row, int64_t col) {
-  CHECK(m.layout == Layout::kTile16 && row >= 0 && row < m.rows && col >= 0 && col < m.cols,
+  CHECK(m.layout != Layout::kNone && row >= 0 && row < m.rows && col >= 0 && col < m.cols,
         fmt::format("element [{}, {}] of {} [{}, {}]", row, col, name_of(m.layout), m.rows, m.cols));
+  if (m.layout == Layout::kP64) return element_p64(m, row, col);
   const int64_t tile = row / kTile, r = row % kTile;
   const uint8_t* data = m.data + tile * m.tile_bytes();
   switch (m.payload) {
@@ -249,8 +255,27 @@ float element(const PackedMatrix& m, int64_t row, int64_t col) {
       const int64_t k_blocks = round_up(m.cols, kScaleBlock) / kScaleBlock;
       return w * m.k_scale[(tile * k_blocks + col / kScaleBlock) * kTile + r];
     }
+    case Payload::kFp8:
+      break;  // tile16 widens it
   }
   fail(Code::kInternal, "packed: no such payload");
+}
+
+PackedMatrix place_matrix(const PackedMatrix& m, Place& place) {
+  if (m.empty() || place.kind() == DeviceKind::kCpu) return m;
+  PackedMatrix out = m;
+  auto* data = static_cast<uint8_t*>(place.take(m.size));
+  place.copy_in(data, m.data, m.size);
+  const auto moved = [&](auto* p) {
+    return p == nullptr ? nullptr
+                        : reinterpret_cast<decltype(p)>(data + (reinterpret_cast<const uint8_t*>(p) - m.data));
+  };
+  out.data = data;
+  out.scales = moved(m.scales);
+  out.row_scale = moved(m.row_scale);
+  out.k_scale = moved(m.k_scale);
+  out.storage = nullptr;
+  return out;
 }
 
 }  // namespace mettle

@@ -10,20 +10,39 @@
 //   bf16    [tile][k/2][16][2] bf16, K padded to 2.   FP8 weights are widened to bf16 (exact) with their scale in
 //           row_scale (per tensor, per channel) or in k_scale (128-blocks).
 //   f32     [tile][k][16] float
+//
+// p64 (CUDA, SM80+): weights as the 16-row operand of mma.m16n8k16 and of register-A wgmma. Tiles of 16 rows x 64 k;
+// rows padded to 16, k to a whole unit. Inside a tile lane l (g = l / 4, t = l % 4) holds, for each of the four k16
+// steps j, the weights of rows g and g + 8 at k = 16t + 4j + {0, 1} and {2, 3}: its activations are x[16t .. 16t+15],
+// contiguous, and its NVFP4 weights share one block scale per row.
+//   nvfp4   unit = `unit_tiles` tiles (8, 4 or 2, the most that divides k): [tile][lane][16 bytes of codes], then
+//           [lane][tile][2] scales. A code word of 8 weights has its bits placed so that three shifts decode it to bf16
+//           (cuda/device/p64.cuh); scales are recoded E4M3 -> 8-bit "E5M3" (exact; a zero scale zeroes its codes).
+//   bf16    unit = 2 tiles: [tile][j][lane][16 bytes]
+//   fp8     unit = 4 tiles: [tile][j / 2][lane][16 bytes], bytes of two rows interleaved so that one shift decodes a
+//           pair
+// Units lie [tile][unit][unit_bytes], then row_scale in packed row order. Order kGateUp puts rows 0-7 of a tile to gate
+// and 8-15 to the matching up rows: SwiGLU stays in registers.
 #pragma once
 #include <cstdint>
 #include <memory>
 #include <string_view>
 
 #include "tensor/buffer.h"
+#include "tensor/device.h"
+#include "tensor/place.h"
 #include "tensor/weight.h"
 
 namespace mettle {
 
-enum class Layout : uint8_t { kNone, kTile16 };
-std::string_view name_of(Layout layout);  // none, tile16
+enum class Layout : uint8_t { kNone, kTile16, kP64 };
+std::string_view name_of(Layout layout);  // none, tile16, p64
+// All backends of a device read one layout.
+inline Layout layout_of(DeviceKind kind) { return kind == DeviceKind::kCuda ? Layout::kP64 : Layout::kTile16; }
 
-enum class Payload : uint8_t { kNvfp4, kBf16, kF32 };
+enum class Payload : uint8_t { kNvfp4, kBf16, kF32, kFp8 };
+// kGateUp: rows are [gate; up], paired as p64 says; rows must be a multiple of 16. tile16 knows kPlain alone.
+enum class RowOrder : uint8_t { kPlain, kGateUp };
 
 struct PackedMatrix {
   Layout layout = Layout::kNone;
@@ -34,8 +53,11 @@ struct PackedMatrix {
   int64_t k_padded = 0;                       // cols rounded up to 16 (nvfp4), 2 (bf16), 1 (f32)
   const uint8_t* data = nullptr;              // payload, 64-byte aligned
   const uint8_t* scales = nullptr;            // nvfp4: e4m3 [tiles][k_padded/16][16]
-  const float* row_scale = nullptr;           // [tiles * 16], always present: the multiplier applied once per output
+  const float* row_scale = nullptr;           // [tiles * 16] packed rows, always present: multiplies once per output
   const float* k_scale = nullptr;             // fp8_block: [tiles][ceil(cols/128)][16], else null
+  RowOrder order = RowOrder::kPlain;
+  int units = 0, unit_tiles = 0;          // p64: units along k, tiles of 64 k in a unit
+  int64_t unit_bytes = 0;                 // p64
   std::shared_ptr<const Buffer> storage;  // small matrices share one: weights of a few hundred KiB lie on huge pages
   size_t size = 0;                        // bytes in storage
 
@@ -44,13 +66,23 @@ struct PackedMatrix {
   int64_t tile_bytes() const;  // payload bytes of one tile
 };
 
-// Bytes that pack_tile16 will take, without packing.
-size_t packed_bytes_tile16(WeightFormat format, int64_t rows, int64_t cols);
-// Stacks the segments along rows. All segments must have one format and one number of columns.
+// Bytes that packing will take, without packing.
+size_t packed_bytes(Layout layout, WeightFormat format, int64_t rows, int64_t cols);
+// Stacks the segments along rows. All segments must have one format and one number of columns. Empty: an empty matrix.
+PackedMatrix pack(Layout layout, const RawSegments& segments, RowOrder order = RowOrder::kPlain);
 PackedMatrix pack_tile16(const RawSegments& segments);
+// Fails with kInternal for what p64_holds() refuses.
+PackedMatrix pack_p64(const RawSegments& segments, RowOrder order = RowOrder::kPlain);
+// p64 has a form for nvfp4, bf16 and fp8 (per tensor or row), for columns that are a multiple of 16.
+bool p64_holds(WeightFormat format, int64_t cols);
 
+// Place of a matrix row among the packed rows.
+int64_t packed_row(const PackedMatrix& m, int64_t row);
 // One weight before row_scale, exact in float32 (code * block scale, or the widened value times k_scale in float32 for
-// fp8_block). The full weight is element(m, r, k) * row_scale[r].
+// fp8_block). The full weight is element(m, r, k) * row_scale[packed_row(m, r)]. m lies in host memory.
 float element(const PackedMatrix& m, int64_t row, int64_t col);
+
+// The same matrix in memory of a device; its host memory is let go of by the caller.
+PackedMatrix place_matrix(const PackedMatrix& m, Place& place);
 
 }  // namespace mettle

@@ -1,11 +1,11 @@
-#include "ops/packed_p64.h"
-
 #include <fmt/format.h>
 
+#include <array>
 #include <cstring>
 
 #include "base/error.h"
 #include "ops/cuda/device/p64.cuh"
+#include "ops/packed_storage.h"
 #include "tensor/dtype.h"
 
 namespace mettle {
@@ -23,25 +23,19 @@ int64_t tile_bytes_of(WeightFormat format) {
   return format == WeightFormat::kNvfp4 ? 512 + 64 : format == WeightFormat::kBf16 ? 2048 : 1024;
 }
 
-// A row of one segment, addressed by column, for a packed row.
+// A row of one segment; the rows that fill the last tile have no data.
 struct Row {
-  const RawMatrix* matrix = nullptr;  // null: padding
-  int64_t row = 0;
-  uint8_t scale(int64_t k) const {
-    return matrix == nullptr ? 0 : matrix->scales[row * matrix->scale_row_bytes + k / 16];
-  }
-  uint8_t code(int64_t k) const {
-    if (matrix == nullptr || k >= matrix->cols || (scale(k) & 0x7F) == 0) return 0;
-    const uint8_t byte = matrix->data[row * matrix->row_bytes + k / 2];
-    return k % 2 == 0 ? byte & 15 : byte >> 4;
-  }
-  uint8_t fp8(int64_t k) const {
-    return matrix == nullptr || k >= matrix->cols ? 0 : matrix->data[row * matrix->row_bytes + k];
-  }
+  const RawMatrix* matrix = nullptr;
+  const uint8_t* data = nullptr;
+  const uint8_t* scales = nullptr;
+  int64_t cols = 0;
+  float row_scale = 0;
+
+  uint8_t fp8(int64_t k) const { return k < cols ? data[k] : 0; }
   uint16_t bf16(int64_t k) const {
-    if (matrix == nullptr || k >= matrix->cols) return 0;
+    if (k >= cols) return 0;
     uint16_t v;
-    std::memcpy(&v, matrix->data + row * matrix->row_bytes + 2 * k, 2);
+    std::memcpy(&v, data + 2 * k, 2);
     return v;
   }
 };
@@ -49,28 +43,44 @@ struct Row {
 // k of the first of the two weights that lane position t holds in step j, pair half `upper`.
 int64_t k_of(int t, int j, int upper) { return 16 * t + 4 * j + 2 * upper; }
 
-void pack_nvfp4(const Row* rows, int64_t k0, int unit_tiles, uint8_t* unit) {
-  uint8_t* scales = unit + 512 * unit_tiles;
-  for (int tile = 0; tile < unit_tiles; ++tile) {
-    for (int lane = 0; lane < 32; ++lane) {
-      const int g = lane / 4, t = lane % 4;
-      const int64_t base = k0 + kTileK * tile;
-      for (int j = 0; j < 4; ++j) {
-        uint8_t code[4][2];
-        for (int p = 0; p < 4; ++p)
-          for (int half = 0; half < 2; ++half)
-            code[p][half] = rows[g + 8 * (p & 1)].code(base + k_of(t, j, p >> 1) + half);
-        const uint32_t word = p64::encode_codes(code);
-        std::memcpy(unit + tile * 512 + lane * 16 + j * 4, &word, 4);
+// A byte of two codes, as each of the four pairs of a word: a word is the "or" of four of them.
+const std::array<std::array<uint32_t, 256>, 4>& code_words() {
+  static const auto kTable = [] {
+    std::array<std::array<uint32_t, 256>, 4> table{};
+    for (size_t p = 0; p < 4; ++p)
+      for (size_t byte = 0; byte < 256; ++byte) {
+        uint8_t code[4][2] = {};
+        code[p][0] = byte & 15;
+        code[p][1] = static_cast<uint8_t>(byte >> 4);
+        table[p][byte] = p64::encode_codes(code);
       }
+    return table;
+  }();
+  return kTable;
+}
+
+void pack_nvfp4(const Row* rows, int64_t k0, int unit_tiles, uint8_t* unit) {
+  const auto& words = code_words();
+  static constexpr uint8_t kZeros[8] = {};
+  uint8_t* scales = unit + 512 * unit_tiles;
+  for (int tile = 0; tile < unit_tiles; ++tile)
+    for (int lane = 0; lane < 32; ++lane) {
+      const int g = lane / 4;
+      const int64_t k = k0 + kTileK * tile + 16 * (lane % 4);
+      const uint8_t* codes[2];
       for (int q = 0; q < 2; ++q) {
         const Row& row = rows[g + 8 * q];
-        const int64_t k = base + 16 * t;
-        const bool there = row.matrix != nullptr && k < row.matrix->cols;
-        scales[lane * 2 * unit_tiles + tile * 2 + q] = p64::encode_scale(there ? row.scale(k) : 0);
+        const uint8_t scale = k < row.cols ? row.scales[k / 16] : uint8_t{0};
+        // The recoded scale has no zero: the codes of such a block are.
+        codes[q] = (scale & 0x7F) == 0 ? kZeros : row.data + k / 2;
+        scales[lane * 2 * unit_tiles + tile * 2 + q] = p64::encode_scale(scale);
       }
+      uint32_t out[4];
+      for (int j = 0; j < 4; ++j)
+        out[j] = words[0][codes[0][2 * j]] | words[1][codes[1][2 * j]] | words[2][codes[0][2 * j + 1]] |
+                 words[3][codes[1][2 * j + 1]];
+      std::memcpy(unit + tile * 512 + lane * 16, out, sizeof out);
     }
-  }
 }
 
 void pack_bf16(const Row* rows, int64_t k0, int unit_tiles, uint8_t* unit) {
@@ -98,70 +108,109 @@ void pack_fp8(const Row* rows, int64_t k0, int unit_tiles, uint8_t* unit) {
         }
 }
 
-}  // namespace
+// Shape of the packed form; no data yet.
+PackedMatrix shape_of(WeightFormat format, int64_t rows, int64_t cols) {
+  PackedMatrix m;
+  m.layout = Layout::kP64;
+  m.format = format;
+  m.payload = format == WeightFormat::kNvfp4 ? Payload::kNvfp4
+              : format == WeightFormat::kFp8 ? Payload::kFp8
+                                             : Payload::kBf16;
+  m.rows = rows;
+  m.cols = cols;
+  m.tiles = (rows + 15) / 16;
+  m.unit_tiles = unit_tiles_of(format, cols);
+  m.units = static_cast<int>((cols + kTileK * m.unit_tiles - 1) / (kTileK * m.unit_tiles));
+  m.k_padded = int64_t{m.units} * m.unit_tiles * kTileK;
+  m.unit_bytes = tile_bytes_of(format) * m.unit_tiles;
+  return m;
+}
 
-P64Matrix pack_p64(const RawSegments& segments, RowOrder order) {
-  P64Matrix m;
-  if (segments.empty()) return m;
-  m.format = segments.front().format;
-  m.rows = rows_of(segments);
-  m.cols = cols_of(segments);
-  if (m.format != WeightFormat::kNvfp4 && m.format != WeightFormat::kBf16 && m.format != WeightFormat::kFp8)
-    fail(Code::kInternal, fmt::format("{}: p64 has no form for {}", segments.front().name, name_of(m.format)));
-  if (m.cols % 16 != 0 || (order == RowOrder::kGateUp && m.rows % 16 != 0))
-    fail(Code::kInternal,
-         fmt::format("{}: p64 needs columns (and gate and up rows together) in multiples of 16, got [{}, {}]",
-                     segments.front().name, m.rows, m.cols));
+size_t payload_bytes(const PackedMatrix& m) { return static_cast<size_t>(m.tiles * m.units * m.unit_bytes); }
+
+size_t total_bytes(const PackedMatrix& m) {
+  return (payload_bytes(m) + static_cast<size_t>(m.tiles) * 16 * sizeof(float) + 255) & ~size_t{255};
+}
+
+std::vector<Row> rows_of_all(const RawSegments& segments, const PackedMatrix& m) {
   std::vector<Row> all;
-  std::vector<float> scale;
+  all.reserve(static_cast<size_t>(m.rows));
   for (const RawMatrix& s : segments) {
     if (s.format != m.format || s.cols != m.cols)
-      fail(Code::kInternal, fmt::format("{}: differs from the segment before it", s.name));
-    for (int64_t r = 0; r < s.rows; ++r) {
-      all.push_back({&s, r});
-      scale.push_back(s.global_scale * (s.row_scale != nullptr ? s.row_scale[r] : 1.f));
-    }
+      fail(Code::kInternal, fmt::format("{}: must be {} with {} columns like the segment before it, got {} with {}",
+                                        s.name, name_of(m.format), m.cols, name_of(s.format), s.cols));
+    for (int64_t r = 0; r < s.rows; ++r)
+      all.push_back({&s, s.data + r * s.row_bytes, s.scales + r * s.scale_row_bytes, s.cols,
+                     s.global_scale * (s.row_scale != nullptr ? s.row_scale[r] : 1.f)});
   }
-  m.tiles = static_cast<int>((m.rows + 15) / 16);
-  m.unit_tiles = unit_tiles_of(m.format, m.cols);
-  m.units = static_cast<int>((m.cols + kTileK * m.unit_tiles - 1) / (kTileK * m.unit_tiles));
-  m.unit_bytes = tile_bytes_of(m.format) * m.unit_tiles;
-  m.payload = Buffer(static_cast<size_t>(m.bytes()));
-  m.row_scale.assign(static_cast<size_t>(m.tiles) * 16, 0.f);
-  m.row_of.assign(static_cast<size_t>(m.tiles) * 16, -1);
-  for (int tile = 0; tile < m.tiles; ++tile) {
-    Row rows[16];
-    for (int r = 0; r < 16; ++r) {
+  return all;
+}
+
+}  // namespace
+
+bool p64_holds(WeightFormat format, int64_t cols) {
+  return (format == WeightFormat::kNvfp4 || format == WeightFormat::kBf16 || format == WeightFormat::kFp8) &&
+         cols % 16 == 0;
+}
+
+size_t packed_bytes_p64(WeightFormat format, int64_t rows, int64_t cols) {
+  return total_bytes(shape_of(format, rows, cols));
+}
+
+PackedMatrix pack_p64(const RawSegments& segments, RowOrder order) {
+  if (segments.empty()) return {};
+  const WeightFormat format = segments.front().format;
+  const int64_t rows = mettle::rows_of(segments), cols = cols_of(segments);
+  if (!p64_holds(format, cols) || (order == RowOrder::kGateUp && rows % 16 != 0))
+    fail(
+        Code::kInternal,
+        fmt::format("{}: p64 needs nvfp4, bf16 or fp8, columns (and gate and up rows together) in multiples of 16, got "
+                    "{} [{}, {}]",
+                    segments.front().name, name_of(format), rows, cols));
+  PackedMatrix m = shape_of(format, rows, cols);
+  m.order = order;
+  const std::vector<Row> all = rows_of_all(segments, m);
+  PackedStorage storage = storage_for(total_bytes(m));
+  m.storage = std::move(storage.owner);
+  m.size = total_bytes(m);
+  m.data = storage.data;
+  auto* row_scale = reinterpret_cast<float*>(storage.data + payload_bytes(m));
+  m.row_scale = row_scale;
+  for (int64_t tile = 0; tile < m.tiles; ++tile) {
+    Row rows_of_tile[16];
+    for (int64_t r = 0; r < 16; ++r) {
       const int64_t row = order == RowOrder::kPlain ? tile * 16 + r
                           : r < 8                   ? tile * 8 + r
                                                     : m.rows / 2 + tile * 8 + r - 8;
       if (row >= m.rows) continue;
-      rows[r] = all[static_cast<size_t>(row)];
-      const auto at = static_cast<size_t>(tile * 16 + r);
-      m.row_of[at] = static_cast<int32_t>(row);
-      m.row_scale[at] = scale[static_cast<size_t>(row)];
+      rows_of_tile[r] = all[static_cast<size_t>(row)];
+      row_scale[tile * 16 + r] = rows_of_tile[r].row_scale;
     }
     for (int unit = 0; unit < m.units; ++unit) {
-      uint8_t* out = m.payload.data() + (int64_t{tile} * m.units + unit) * m.unit_bytes;
+      uint8_t* out = storage.data + (tile * m.units + unit) * m.unit_bytes;
       const int64_t k0 = int64_t{unit} * kTileK * m.unit_tiles;
-      if (m.format == WeightFormat::kNvfp4) pack_nvfp4(rows, k0, m.unit_tiles, out);
-      if (m.format == WeightFormat::kBf16) pack_bf16(rows, k0, m.unit_tiles, out);
-      if (m.format == WeightFormat::kFp8) pack_fp8(rows, k0, m.unit_tiles, out);
+      if (format == WeightFormat::kNvfp4) pack_nvfp4(rows_of_tile, k0, m.unit_tiles, out);
+      if (format == WeightFormat::kBf16) pack_bf16(rows_of_tile, k0, m.unit_tiles, out);
+      if (format == WeightFormat::kFp8) pack_fp8(rows_of_tile, k0, m.unit_tiles, out);
     }
   }
   return m;
 }
 
-float element(const P64Matrix& m, int64_t row, int64_t col) {
-  size_t at = 0;
-  while (m.row_of[at] != row) ++at;
-  const auto tile = static_cast<int64_t>(at / 16);
+int64_t packed_row_p64(const PackedMatrix& m, int64_t row) {
+  if (m.order == RowOrder::kPlain) return row;
+  const int64_t half = m.rows / 2, in = row % half;
+  return in / 8 * 16 + in % 8 + (row >= half ? 8 : 0);
+}
+
+float element_p64(const PackedMatrix& m, int64_t row, int64_t col) {
+  const int64_t at = packed_row_p64(m, row), tile = at / 16;
   const int r = static_cast<int>(at % 16), q = r / 8, g = r % 8;
   const int64_t unit = col / (kTileK * m.unit_tiles), in_unit = col % (kTileK * m.unit_tiles);
   const int in_tile = static_cast<int>(in_unit % kTileK), t = in_tile / 16, j = in_tile % 16 / 4,
             upper = in_tile % 4 / 2, half = in_tile % 2;
   const int lane = 4 * g + t, tile_in_unit = static_cast<int>(in_unit / kTileK), p = 2 * upper + q;
-  const uint8_t* base = m.payload.data() + (tile * m.units + unit) * m.unit_bytes;
+  const uint8_t* base = m.data + (tile * m.units + unit) * m.unit_bytes;
   const auto half_of = [&](uint32_t pair) {
     return bf16_to_float(static_cast<uint16_t>(half == 0 ? pair : pair >> 16));
   };

@@ -4,7 +4,7 @@
 #include <random>
 
 #include "base/error.h"
-#include "ops/packed_p64.h"
+#include "ops/packed.h"
 #include "tensor/dtype.h"
 
 namespace mettle {
@@ -40,7 +40,7 @@ struct Weights {
 };
 
 void expect_same(const RawSegments& segments, RowOrder order) {
-  const P64Matrix m = pack_p64(segments, order);
+  const PackedMatrix m = pack_p64(segments, order);
   int64_t row = 0;
   for (const RawMatrix& s : segments)
     for (int64_t r = 0; r < s.rows; ++r, ++row)
@@ -65,11 +65,11 @@ TEST(PackedP64, ReadsBackBitForBitInEveryFormatAndUnit) {
 TEST(PackedP64, SegmentsKeepTheirOwnScalesAndGateUpIsPaired) {
   const Weights gate(WeightFormat::kNvfp4, 24, 256, 1), up(WeightFormat::kNvfp4, 24, 256, 2);
   expect_same({gate.raw, up.raw}, RowOrder::kGateUp);
-  const P64Matrix m = pack_p64({gate.raw, up.raw}, RowOrder::kGateUp);
-  EXPECT_EQ(m.row_of[0], 0);
-  EXPECT_EQ(m.row_of[8], 24);
-  EXPECT_EQ(m.row_of[17], 9);
-  EXPECT_EQ(m.row_of[25], 33);
+  const PackedMatrix m = pack_p64({gate.raw, up.raw}, RowOrder::kGateUp);
+  EXPECT_EQ(packed_row(m, 0), 0);
+  EXPECT_EQ(packed_row(m, 24), 8);
+  EXPECT_EQ(packed_row(m, 9), 17);
+  EXPECT_EQ(packed_row(m, 33), 25);
   EXPECT_EQ(m.row_scale[0], gate.raw.global_scale);
   EXPECT_EQ(m.row_scale[8], up.raw.global_scale);
 }

@@ -88,7 +88,7 @@ void expect_same(const RawSegments& segments) {
   const PackedMatrix p = pack_tile16(segments);
   ASSERT_EQ(p.rows, rows_of(segments));
   ASSERT_EQ(p.cols, cols_of(segments));
-  EXPECT_EQ(p.bytes(), packed_bytes_tile16(p.format, p.rows, p.cols));
+  EXPECT_EQ(p.bytes(), packed_bytes(Layout::kTile16, p.format, p.rows, p.cols));
   EXPECT_EQ(reinterpret_cast<uintptr_t>(p.data) % 64, 0u);
   int64_t row = 0;
   for (const RawMatrix& m : segments)

@@ -317,7 +317,7 @@ TEST(Reference, PartialRotaryLeavesTheOtherDims) {
   run_reference<AttentionOp>(s.args(), 5);
   const Values rotated = s.k_cache.copy();
   AttentionArgs args = s.args();
-  AttentionWeights plain = pack_attention(s.raw);
+  AttentionWeights plain = pack_attention(Layout::kTile16, s.raw);
   plain.inv_freq.clear();
   args.problem.rotary_dim = 0;
   args.weights = &plain;
@@ -349,7 +349,7 @@ TEST(Reference, ZeroNormWeightsAreIdentityWhenOneIsAdded) {
                            .eps = 0,
                            .activation = Activation::kF32};
   AttentionSetup s(p, {{3, 0}}, random);
-  AttentionWeights w = pack_attention(s.raw);
+  AttentionWeights w = pack_attention(Layout::kTile16, s.raw);
   std::fill(w.q_norm.begin(), w.q_norm.end(), 0.f);
   std::fill(w.k_norm.begin(), w.k_norm.end(), 0.f);
   AttentionArgs args = s.args();
@@ -385,7 +385,7 @@ TEST(Reference, QueryAndGateAreSplitPerHead) {
   const Weights a = weights_of(24, 8, qkv), b = identity(8);
   Random random(9);
   AttentionSetup s(p, {{3, 0}}, random);
-  s.packed = pack_attention({a.raw, b.raw, {}, {}, {}});
+  s.packed = pack_attention(Layout::kTile16, {a.raw, b.raw, {}, {}, {}});
   for (int64_t i = 0; i < 24; ++i) s.x.set(i, i % 8 == 7 ? 1.f : static_cast<float>(i));
   run_reference<AttentionOp>(s.args(), 3);
   for (int row = 0; row < 3; ++row)
@@ -508,7 +508,7 @@ TEST(Reference, GdnByHand) {
   Random random(14);
   GdnSetup s(p, {{2, 0}}, random);
   const std::vector<float> taps = {0, 0.5f, -1, 2, 0, 0, 1, 1, 0, 0, 0, 3};
-  s.packed = pack_gdn({wq.raw, wz.raw, wb.raw, wo.raw, taps, {0.3f}, {-0.2f}, {1.5f}});
+  s.packed = pack_gdn(Layout::kTile16, {wq.raw, wz.raw, wb.raw, wo.raw, taps, {0.3f}, {-0.2f}, {1.5f}});
   const float x[2][6] = {{1, 2, -1, 0.5f, 1, 2}, {-2, 1, 3, -1, -0.5f, 0.25f}};
   for (int64_t i = 0; i < 12; ++i) s.x.set(i, x[i / 6][i % 6]);
   run_reference<GdnOp>(s.args(), 2);

@@ -45,13 +45,27 @@ struct SampleResult {
   float top_logprobs[20] = {};
 };
 
+// What a GPU reads of SampleRow, in memory that the device can read.
+struct DeviceSampleRow {
+  float temperature = 0, top_p = 1, min_p = 0, repetition = 1, presence = 0, frequency = 0;
+  int32_t top_k = 0, top_logprobs = 0;
+  double random = 0;
+  int32_t counts_begin = 0, counts = 0, biases_begin = 0, biases = 0;  // into DeviceSample's arrays
+};
+struct DeviceSample {
+  const DeviceSampleRow* rows = nullptr;
+  const TokenCount* counts = nullptr;
+  const TokenBias* biases = nullptr;
+};
+
 struct SampleArgs {
   SampleProblem problem;
   int rows = 0;
   TensorView logits;  // [rows, vocab] f32
   std::span<const SampleRow> params;
-  std::span<SampleResult> results;
+  std::span<SampleResult> results;  // on a GPU: in memory that the device can write
   Workspace ws;
+  const DeviceSample* device = nullptr;  // present on a GPU: params in its form
 };
 
 struct SampleOp {

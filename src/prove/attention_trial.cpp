@@ -64,7 +64,7 @@ Trial<AttentionOp>::Trial(const AttentionProblem& problem, const TrialContext& c
   State& s = *state_;
   s.problem = problem;
   s.context = context;
-  s.cases = attention_cases(problem, context.seed, context.work);
+  s.cases = attention_cases(problem, context.seed, context.work, context.layout());
   s.states.resize(s.cases.size());
   const AttentionCaseWeights* last = nullptr;
   for (const AttentionCase& c : s.cases) {
@@ -88,7 +88,8 @@ Trial<AttentionOp>::State::Launched Trial<AttentionOp>::State::launch(const Back
                                                                       const Tactic& tactic, const AttentionCase& c,
                                                                       const CaseState& state, bool odd_nan, int pass,
                                                                       Examination* examination) const {
-  const Batch batch = c.batch.batch();
+  const TrialBatch on_device(context, c.batch.batch());
+  const Batch& batch = on_device.batch();
   CaseInput x = c.x.copy(), k = c.k_cache.copy(), v = c.v_cache.copy();
   if (odd_nan) {
     const std::vector<char> odd = odd_sequences(c.batch);
@@ -119,9 +120,7 @@ Trial<AttentionOp>::State::Launched Trial<AttentionOp>::State::launch(const Back
                            partial.view(),
                            ws.arm()};
   check_args(args);
-  Stream stream{context.team};
-  backend.run(tactic, args, stream);
-  context.alive();
+  context.run(backend, tactic, args);
   Launched l{partial.copy(), k_cache.copy(), v_cache.copy()};
   if (examination != nullptr) {
     examination->demand(k_cache.check_guards());
@@ -259,21 +258,21 @@ std::function<void()> Trial<AttentionOp>::typical_launch(const Backend<Attention
   State& s = *state_;
   struct Launch {
     AttentionCase c;
-    Batch batch;
+    std::unique_ptr<TrialBatch> batch;
     Guarded partial;
     Buffer ws;
   };
   auto l = std::make_shared<Launch>();
-  l->c = attention_typical_case(s.problem, rows, 256, s.context.seed);
-  l->batch = l->c.batch.batch();
+  l->c = attention_typical_case(s.problem, rows, 256, s.context.seed, s.context.layout());
+  l->batch = std::make_unique<TrialBatch>(s.context, l->c.batch.batch());
   l->partial = Guarded("partial", {rows, s.problem.hidden}, DType::kF32);
   l->ws = Buffer(workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members()));
   return [this, l, &backend, tactic] {
     const State& st = *state_;
-    Stream stream{st.context.team};
+    Stream stream = st.context.stream();
     backend.run(tactic,
                 {st.problem,
-                 &l->batch,
+                 &l->batch->batch(),
                  l->c.x.view(),
                  &l->c.weights->packed,
                  st.cache_view(l->c.k_cache.view().data, l->c),

@@ -27,9 +27,10 @@ struct Proved {
 template <class Problem, class Op = OpOf<Problem>>
 std::vector<Proved<Op>> proved_of(const ProofReport& report, const Problem& problem, const std::string& named) {
   std::vector<Proved<Op>> out;
-  const Device device = this_cpu();
+  const Device& device = report.where;
   const std::string text = problem.text();
   for (const Backend<Op>* backend : backends_of<Op>()) {
+    if (backend->kind != device.kind) continue;
     if (!named.empty() && backend->name != named) continue;
     if (!backend->supports(problem, device).ok()) continue;
     for (const Tactic& tactic : backend->tactics(problem, device)) {
@@ -65,7 +66,8 @@ Choices<OpOf<Problem>> choose(const ProofReport& report, const Problem& problem,
   if (!last_resort) std::erase_if(proved, [](const auto& p) { return p.reference; });
   // Loud only where a faster backend was meant to serve.
   if (last_resort && named.empty()) {
-    if (backends_of<Op>().size() > 1)
+    const auto all = backends_of<Op>();
+    if (std::count_if(all.begin(), all.end(), [&](const auto* b) { return b->kind == report.where.kind; }) > 1)
       log::warn("prove: {} runs on its reference backend, which is slow: no other was proved:{}", Op::kName,
                 candidates_of(report, problem.text()));
     else

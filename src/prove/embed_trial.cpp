@@ -13,6 +13,13 @@ EmbedProblem cut(EmbedProblem p) {
   return p;
 }
 
+// Where a GPU can read them too.
+Buffer shared_ids(const std::vector<int32_t>& ids) {
+  Buffer buffer(ids.size() * sizeof(int32_t));
+  std::copy(ids.begin(), ids.end(), buffer.as<int32_t>());
+  return buffer;
+}
+
 }  // namespace
 
 template <>
@@ -38,21 +45,20 @@ Trial<EmbedOp>::Trial(const EmbedProblem& whole, const TrialContext& context) : 
 template <>
 void Trial<EmbedOp>::prove(const Backend<EmbedOp>& backend, const Tactic& tactic, Examination& examination) {
   State& s = *state_;
-  Stream stream{s.context.team};
   for (const EmbedCase& c : s.cases) {
     examination.begin(c.kind);
     Expected expected(c.rows, s.problem.hidden, DType::kF32);
     for (int r = 0; r < c.rows; ++r)
       for (int k = 0; k < s.problem.hidden; ++k)
         expected.value[static_cast<size_t>(r) * s.problem.hidden + k] = s.table.get(c.ids[static_cast<size_t>(r)], k);
+    const Buffer ids = shared_ids(c.ids);
     std::vector<uint8_t> runs[2];
     for (int pass = 0; pass < 2; ++pass) {
       Guarded residual("residual", {c.rows, s.problem.hidden}, DType::kF32);
       residual.prefill(pass);
-      const EmbedArgs args{s.problem, c.rows, c.ids.data(), s.table.view(), residual.view()};
+      const EmbedArgs args{s.problem, c.rows, c.ids.data(), s.table.view(), residual.view(), ids.as<int32_t>()};
       check_args(args);
-      backend.run(tactic, args, stream);
-      s.context.alive();
+      s.context.run(backend, tactic, args);
       examination.demand(residual.check());
       runs[pass] = residual.copy();
       examination.judge_exact("residual", expected, floats(runs[pass]));
@@ -66,15 +72,20 @@ std::function<void()> Trial<EmbedOp>::typical_launch(const Backend<EmbedOp>& bac
   State& s = *state_;
   struct Launch {
     std::vector<int32_t> ids;
+    Buffer device_ids;
     Guarded out;
   };
   auto l = std::make_shared<Launch>();
   CaseRandom random(s.context.seed);
   for (int r = 0; r < rows; ++r) l->ids.push_back(random.below(s.problem.vocab));
+  l->device_ids = shared_ids(l->ids);
   l->out = Guarded("residual", {rows, s.problem.hidden}, DType::kF32);
   return [this, l, &backend, tactic, rows] {
-    Stream stream{state_->context.team};
-    backend.run(tactic, {state_->problem, rows, l->ids.data(), state_->table.view(), l->out.view()}, stream);
+    Stream stream = state_->context.stream();
+    backend.run(
+        tactic,
+        {state_->problem, rows, l->ids.data(), state_->table.view(), l->out.view(), l->device_ids.as<int32_t>()},
+        stream);
   };
 }
 

@@ -46,7 +46,7 @@ Trial<GdnOp>::Trial(const GdnProblem& problem, const TrialContext& context) : st
   State& s = *state_;
   s.problem = problem;
   s.context = context;
-  s.cases = gdn_cases(problem, context.seed, context.work);
+  s.cases = gdn_cases(problem, context.seed, context.work, context.layout());
   s.expected.resize(s.cases.size());
   const GdnCaseWeights* last = nullptr;
   for (const GdnCase& c : s.cases) {
@@ -63,7 +63,8 @@ Trial<GdnOp>::Trial(const GdnProblem& problem, const TrialContext& context) : st
 Trial<GdnOp>::State::Launched Trial<GdnOp>::State::launch(const Backend<GdnOp>& backend, const Tactic& tactic,
                                                           const GdnCase& c, bool odd_nan, int pass,
                                                           Examination* examination) const {
-  const Batch batch = c.batch.batch();
+  const TrialBatch on_device(context, c.batch.batch());
+  const Batch& batch = on_device.batch();
   CaseInput x = c.x.copy(), conv = c.conv_state.copy(), state = c.state.copy();
   for (size_t i = 1; odd_nan && i < batch.sequences.size(); i += 2) {
     const BatchSequence& s = batch.sequences[i];
@@ -87,9 +88,7 @@ Trial<GdnOp>::State::Launched Trial<GdnOp>::State::launch(const Backend<GdnOp>& 
                      partial.view(),
                      ws.arm()};
   check_args(args);
-  Stream stream{context.team};
-  backend.run(tactic, args, stream);
-  context.alive();
+  context.run(backend, tactic, args);
   Launched l{partial.copy(), conv_state.copy(), recurrent.copy()};
   if (examination == nullptr) return l;
   examination->demand(conv_state.check_guards());
@@ -227,21 +226,21 @@ std::function<void()> Trial<GdnOp>::typical_launch(const Backend<GdnOp>& backend
   State& s = *state_;
   struct Launch {
     GdnCase c;
-    Batch batch;
+    std::unique_ptr<TrialBatch> batch;
     Guarded partial;
     Buffer ws;
   };
   auto l = std::make_shared<Launch>();
-  l->c = gdn_typical_case(s.problem, rows, s.context.seed);
-  l->batch = l->c.batch.batch();
+  l->c = gdn_typical_case(s.problem, rows, s.context.seed, s.context.layout());
+  l->batch = std::make_unique<TrialBatch>(s.context, l->c.batch.batch());
   l->partial = Guarded("partial", {rows, s.problem.hidden}, DType::kF32);
   l->ws = Buffer(workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members()));
   return [this, l, &backend, tactic] {
     const State& st = *state_;
-    Stream stream{st.context.team};
+    Stream stream = st.context.stream();
     backend.run(tactic,
                 {st.problem,
-                 &l->batch,
+                 &l->batch->batch(),
                  l->c.x.view(),
                  &l->c.weights->packed,
                  st.conv_view(l->c.conv_state.view().data, l->c),

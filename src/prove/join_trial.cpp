@@ -48,11 +48,10 @@ Trial<JoinOp>::State::Launched Trial<JoinOp>::State::launch(const Backend<JoinOp
   }
   for (const CaseInput& p : partials) pointers.push_back(p.view().as<float>());
   std::memcpy(residual.body(), before.view().data, residual.bytes());
-  const JoinArgs args{problem, c.rows, residual.view(), pointers, c.weight.data(), x.view()};
+  const FloatArray weight(c.weight);
+  const JoinArgs args{problem, c.rows, residual.view(), pointers, weight.data(), x.view()};
   check_args(args);
-  Stream stream{context.team};
-  backend.run(tactic, args, stream);
-  context.alive();
+  context.run(backend, tactic, args);
   if (examination != nullptr) {
     examination->demand(residual.check());
     examination->demand(x.check());
@@ -115,7 +114,7 @@ std::function<void()> Trial<JoinOp>::typical_launch(const Backend<JoinOp>& backe
     Guarded residual, x;
     std::vector<CaseInput> partials;
     std::vector<const float*> pointers;
-    std::vector<float> weight;
+    FloatArray weight;
   };
   auto l = std::make_shared<Launch>();
   l->residual = Guarded("residual", {rows, s.problem.hidden}, DType::kF32);
@@ -128,9 +127,9 @@ std::function<void()> Trial<JoinOp>::typical_launch(const Backend<JoinOp>& backe
     l->partials.back().fill_normal(random, 1e-3);
   }
   for (const CaseInput& p : l->partials) l->pointers.push_back(p.view().as<float>());
-  l->weight = s.cases.front().weight;
+  l->weight = FloatArray(s.cases.front().weight);
   return [this, l, &backend, tactic, rows] {
-    Stream stream{state_->context.team};
+    Stream stream = state_->context.stream();
     backend.run(tactic, {state_->problem, rows, l->residual.view(), l->pointers, l->weight.data(), l->x.view()},
                 stream);
   };

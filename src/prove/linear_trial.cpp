@@ -58,7 +58,7 @@ Trial<LinearOp>::Trial(const LinearProblem& whole, const TrialContext& context) 
     s.packed_of.push_back(static_cast<size_t>(at - seen.begin()));
     if (at != seen.end()) continue;
     seen.push_back(weight);
-    s.packed.push_back(weight->packed());
+    s.packed.push_back(weight->packed(context.layout()));
     if (s.packing.ok()) s.packing = prove_packing("weight", s.packed.back(), weight->raw);
     context.alive();
   }
@@ -86,7 +86,7 @@ void Trial<LinearOp>::prove(const Backend<LinearOp>& backend, const Tactic& tact
       s.context.alive();
       if (static_cast<int>(judged.rows.size()) < c.rows && c.generic) {
         const std::vector<uint8_t> plain =
-            s.launch(reference_of<LinearOp>(), {"plain", Isa::kScalar, 0}, c, weight, c.x, 0, nullptr);
+            s.launch(reference_of<LinearOp>(s.context.kind()), {"plain", Isa::kScalar, 0}, c, weight, c.x, 0, nullptr);
         judged.rest = rest_of_rows(c.rows, judged.rows, judged.expected, floats(plain));
       }
     }
@@ -126,10 +126,8 @@ std::vector<uint8_t> Trial<LinearOp>::State::launch(const Backend<LinearOp>& bac
   y.prefill(pass);
   GuardedWorkspace ws(workspace_bytes(backend, tactic, problem, c.rows, context.team->members()));
   const LinearArgs args{problem, c.rows, x.view(), &weight, y.view(), ws.arm()};
-  Stream stream{context.team};
   check_args(args);
-  backend.run(tactic, args, stream);
-  context.alive();
+  context.run(backend, tactic, args);
   if (examination != nullptr) {
     examination->demand(y.check());
     examination->demand(ws.check());
@@ -154,7 +152,7 @@ std::function<void()> Trial<LinearOp>::typical_launch(const Backend<LinearOp>& b
   l->ws = Buffer(workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members()));
   return [this, l, &backend, tactic, rows] {
     State& st = *state_;
-    Stream stream{st.context.team};
+    Stream stream = st.context.stream();
     backend.run(tactic, {st.problem, rows, l->x.view(), &st.packed.front(), l->y.view(), {l->ws.data(), l->ws.size()}},
                 stream);
   };

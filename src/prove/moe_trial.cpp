@@ -53,7 +53,9 @@ void Trial<MoeOp>::State::check_packing(const MoeCaseWeights& w) {
     if (packing.ok() && !raw.empty()) packing = prove_packing(name, packed, raw);
     context.alive();
   };
-  demand("router", w.packed.router, w.raw.router);
+  RawSegments router = w.raw.router;
+  if (context.layout() == Layout::kP64) router.insert(router.end(), w.raw.shared_gate.begin(), w.raw.shared_gate.end());
+  demand("router", w.packed.router, router);
   for (size_t e = 0; e < w.distinct; ++e) {
     demand("gate_up", w.packed.experts[e].gate_up, w.raw.experts[e].gate_up);
     demand("down", w.packed.experts[e].down, w.raw.experts[e].down);
@@ -61,7 +63,7 @@ void Trial<MoeOp>::State::check_packing(const MoeCaseWeights& w) {
   if (w.base != nullptr) return;  // another router for experts that are checked already
   demand("shared.gate_up", w.packed.shared.gate_up, w.raw.shared.gate_up);
   demand("shared.down", w.packed.shared.down, w.raw.shared.down);
-  demand("shared_gate", w.packed.shared_gate, w.raw.shared_gate);
+  if (!w.packed.shared_gate.empty()) demand("shared_gate", w.packed.shared_gate, w.raw.shared_gate);
 }
 
 template <>
@@ -69,8 +71,8 @@ Trial<MoeOp>::Trial(const MoeProblem& problem, const TrialContext& context) : st
   State& s = *state_;
   s.problem = problem;
   s.context = context;
-  s.cases =
-      moe_cases(problem, context.seed, static_cast<int>(std::clamp<int64_t>(context.work / 2 / s.work(), 24, 300)));
+  s.cases = moe_cases(problem, context.seed,
+                      static_cast<int>(std::clamp<int64_t>(context.work / 2 / s.work(), 24, 300)), context.layout());
   context.alive();
   s.states.resize(s.cases.size());
   const MoeCaseWeights* last = nullptr;
@@ -99,9 +101,7 @@ Trial<MoeOp>::State::Launched Trial<MoeOp>::State::launch(const Backend<MoeOp>& 
                      partial.view(), {!given.empty(), ids.view().as<int32_t>(), weights.view().as<float>()},
                      ws.arm()};
   check_args(args);
-  Stream stream{context.team};
-  backend.run(tactic, args, stream);
-  context.alive();
+  context.run(backend, tactic, args);
   if (examination != nullptr) {
     examination->demand(partial.check());
     examination->demand(ids.check());
@@ -127,7 +127,7 @@ const Trial<MoeOp>::State::Judged& Trial<MoeOp>::State::judged(size_t i, const L
   context.alive();
   if (static_cast<int>(state.rows.size()) < c.rows && c.generic) {
     const auto* own = reinterpret_cast<const float*>(launched.weights.data());
-    const Launched plain = launch(reference_of<MoeOp>(), {"plain", Isa::kScalar, 0}, c, c.x, ids,
+    const Launched plain = launch(reference_of<MoeOp>(context.kind()), {"plain", Isa::kScalar, 0}, c, c.x, ids,
                                   {own, launched.weights.size() / 4}, 0, nullptr);
     j.rest = rest_of_rows(c.rows, state.rows, j.partial, floats(plain.partial));
   }
@@ -228,7 +228,7 @@ std::function<void()> Trial<MoeOp>::typical_launch(const Backend<MoeOp>& backend
   l->ws = Buffer(workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members()));
   return [this, l, &backend, tactic, rows] {
     State& st = *state_;
-    Stream stream{st.context.team};
+    Stream stream = st.context.stream();
     backend.run(tactic,
                 {st.problem,
                  rows,

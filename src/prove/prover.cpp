@@ -52,6 +52,7 @@ void list_entries(const Problem& problem, size_t index, const ProveOptions& opti
   using Op = OpOf<Problem>;
   if (!options.only_op.empty() && options.only_op != Op::kName) return;
   for (const Backend<Op>* backend : candidates.of<Op>()) {
+    if (backend->kind != options.device.kind) continue;
     if (!options.only_backend.empty() && options.only_backend != backend->name) continue;
     const auto add = [&](const std::string& tactic, Verdict verdict, bool prove) {
       Item item;
@@ -126,7 +127,11 @@ class Run {
 
  private:
   std::string input() const {
-    std::string text = json{{"threads", options_.threads}, {"seed", 1}}.dump() + "\n";
+    std::string text = json{{"threads", options_.threads},
+                            {"seed", 1},
+                            {"gpu", options_.device.kind == DeviceKind::kCuda ? options_.device.index : -1}}
+                           .dump() +
+                       "\n";
     for (size_t p = 0; p < problems_.size(); ++p) {
       json entries = json::array();
       for (size_t i = 0; i < items_.size(); ++i) {
@@ -281,7 +286,7 @@ Candidates Candidates::all() {
 
 ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& options, const Candidates& candidates,
                   int silence_ms) {
-  ProofReport report{options.device.model, build_id(), {}};
+  ProofReport report{options.device.model, build_id(), {}, options.device};
   std::vector<Item> items;
   std::set<std::string> seen;  // layers of a model share their problems
   for (size_t i = 0; i < problems.size(); ++i)

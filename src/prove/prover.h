@@ -28,6 +28,7 @@ struct ProofEntry {
 struct ProofReport {
   std::string device, build;
   std::vector<ProofEntry> entries;  // in the order problems x backends x tactics
+  Device where;
   const ProofEntry* find(const std::string& problem, std::string_view backend, std::string_view tactic) const;
 };
 

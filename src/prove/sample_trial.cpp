@@ -7,6 +7,7 @@
 
 #include "ops/oracle.h"
 #include "ops/sample_cases.h"
+#include "ops/sample_stage.h"
 #include "prove/trial.h"
 
 namespace mettle {
@@ -83,16 +84,17 @@ std::vector<uint8_t> Trial<SampleOp>::State::launch(const Backend<SampleOp>& bac
   std::memset(results.body(), 0xA5, results.bytes());
   GuardedWorkspace ws(workspace_bytes(backend, tactic, problem, c.rows, context.team->members()));
   const std::vector<SampleRow> params = c.params();
+  const std::unique_ptr<Place> place = host_place();
+  SampleStage stage(c.rows, *place);
   const SampleArgs args{problem,
                         c.rows,
                         logits.view(),
                         params,
                         {reinterpret_cast<SampleResult*>(results.body()), static_cast<size_t>(c.rows)},
-                        ws.arm()};
+                        ws.arm(),
+                        &stage.fill(params)};
   check_args(args);
-  Stream stream{context.team};
-  backend.run(tactic, args, stream);
-  context.alive();
+  context.run(backend, tactic, args);
   examination.demand(results.check_guards());
   examination.demand(ws.check());
   return results.copy();
@@ -192,7 +194,9 @@ std::function<void()> Trial<SampleOp>::typical_launch(const Backend<SampleOp>& b
   struct Launch {
     CaseInput logits;
     std::vector<SampleRow> params;
-    std::vector<SampleResult> results;
+    std::unique_ptr<Place> place = host_place();
+    std::unique_ptr<SampleStage> stage;
+    const DeviceSample* device = nullptr;
     Buffer ws;
   };
   auto l = std::make_shared<Launch>();
@@ -200,11 +204,19 @@ std::function<void()> Trial<SampleOp>::typical_launch(const Backend<SampleOp>& b
   l->logits = CaseInput(rows, s.problem.vocab, DType::kF32);
   l->logits.fill_normal(random, 3);
   for (int r = 0; r < rows; ++r) l->params.push_back({.temperature = 0.7f, .top_p = 0.95f, .random = random.uniform()});
-  l->results.resize(static_cast<size_t>(rows));
+  l->stage = std::make_unique<SampleStage>(rows, *l->place);
+  l->device = &l->stage->fill(l->params);
   l->ws = Buffer(workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members()));
   return [this, l, &backend, tactic, rows] {
-    Stream stream{state_->context.team};
-    backend.run(tactic, {state_->problem, rows, l->logits.view(), l->params, l->results, {l->ws.data(), l->ws.size()}},
+    Stream stream = state_->context.stream();
+    backend.run(tactic,
+                {state_->problem,
+                 rows,
+                 l->logits.view(),
+                 l->params,
+                 l->stage->results(static_cast<size_t>(rows)),
+                 {l->ws.data(), l->ws.size()},
+                 l->device},
                 stream);
   };
 }

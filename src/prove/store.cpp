@@ -39,6 +39,7 @@ bool worth_keeping(VerdictCode code) {
 VerdictStore::VerdictStore(std::string folder, const std::string& build, const Device& device) {
   if (folder.empty() || folder == "none") return;
   identity_ = fmt::format("{} {} {}", build, device.name, device.model);
+  if (!device.driver.empty()) identity_ += " " + device.driver;
   for (const Isa isa : device.isas) identity_ += fmt::format(" {}", name_of(isa));
   path_ = fmt::format("{}/verdicts/{:016x}.json", folder, fnv(identity_));
   kept_ = load(path_, identity_);

@@ -10,6 +10,17 @@
 
 namespace mettle {
 
+TrialBatch::TrialBatch(const TrialContext& context, const Batch& batch) : batch_(batch) {
+  if (context.gpu == nullptr) return;
+  BatchStage::Limits limits{.rows = batch.rows, .sequences = static_cast<int>(batch.sequences.size()), .logit_rows = 1};
+  for (const BatchSequence& s : batch.sequences)
+    limits.blocks += (s.ctx_len + s.q_len + batch.block_size - 1) / batch.block_size;
+  place_ = host_place();
+  stage_ = std::make_unique<BatchStage>(limits, *place_);
+  batch_.device = &stage_->fill(batch, nullptr, {});
+  stage_->upload(nullptr);
+}
+
 GuardedWorkspace::GuardedWorkspace(size_t bytes) : body_("workspace", {static_cast<int64_t>(bytes)}, DType::kU8) {}
 
 Workspace GuardedWorkspace::arm() {
@@ -79,7 +90,8 @@ Verdict prove_packing(const std::string& name, const PackedMatrix& packed, const
     for (int64_t r = 0; r < m.rows; ++r, ++row)
       for (int64_t k = 0; k < m.cols; ++k) {
         // Exact in float64; where the layout holds a float32 product of two scales, that product is meant.
-        const double have = static_cast<double>(element(packed, row, k)) * static_cast<double>(packed.row_scale[row]);
+        const double have = static_cast<double>(element(packed, row, k)) *
+                            static_cast<double>(packed.row_scale[packed_row(packed, row)]);
         const double want = m.at(r, k);
         const bool two_scales = m.format == WeightFormat::kFp8Block || m.row_scale != nullptr;
         if (have == want || (two_scales && static_cast<float>(have) == static_cast<float>(want))) continue;

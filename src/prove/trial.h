@@ -9,9 +9,11 @@
 
 #include "base/error.h"
 #include "ops/backend.h"
+#include "ops/batch_stage.h"
 #include "ops/expected.h"
 #include "ops/problem.h"
 #include "prove/examination.h"
+#include "tensor/gpu.h"
 
 namespace mettle {
 
@@ -24,6 +26,19 @@ struct TrialContext {
   uint64_t seed = 1;
   std::function<void()> alive;  // called between launches: the parent's deadline of silence starts anew
   int64_t work = kCaseWork;
+  gpu::Stream* gpu = nullptr;  // a GPU's backends are tried; Buffers are shared with it
+
+  DeviceKind kind() const { return gpu == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda; }
+  Layout layout() const { return layout_of(kind()); }
+  Stream stream() const { return {team, gpu == nullptr ? nullptr : gpu->handle()}; }
+  // Runs it and waits until its results can be read.
+  template <class Op>
+  void run(const Backend<Op>& backend, const Tactic& tactic, const typename Op::Args& args) const {
+    Stream on = stream();
+    backend.run(tactic, args, on);
+    if (gpu != nullptr) gpu->wait();
+    alive();
+  }
 };
 
 template <class Op>
@@ -54,11 +69,23 @@ class GuardedWorkspace {
   Guarded body_;
 };
 
-// The backend that every other is held against where the oracle was not asked.
+// The batch with what a GPU reads of it, if the trial is on one.
+class TrialBatch {
+ public:
+  TrialBatch(const TrialContext& context, const Batch& batch);
+  const Batch& batch() const { return batch_; }
+
+ private:
+  std::unique_ptr<Place> place_;
+  std::unique_ptr<BatchStage> stage_;
+  Batch batch_;
+};
+
+// The backend of that kind of device that every other is held against where the oracle was not asked.
 template <class Op>
-const Backend<Op>& reference_of() {
+const Backend<Op>& reference_of(DeviceKind kind) {
   for (const Backend<Op>* b : backends_of<Op>())
-    if (b->name == "reference") return *b;
+    if (b->name == "reference" && b->kind == kind && b->run != nullptr) return *b;
   fail(Code::kInternal, std::string(Op::kName) + ": no backend named reference");
 }
 

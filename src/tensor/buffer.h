@@ -24,22 +24,33 @@ class Buffer {
  private:
   uint8_t* data_ = nullptr;
   size_t size_ = 0;
+  void (*give_back_)(void* memory) = nullptr;  // null: munmap
 };
 
 size_t buffer_bytes_in_use();  // all Buffers of this process
 
-// Bump allocation out of one Buffer: scratch of a step. take() fails with kInternal when it does not fit.
+// Where the memory of Buffers made from now on comes from. take() returns null when there is none; the memory is zeroed
+// by the Buffer. Set once, before other threads run.
+struct BufferSource {
+  void* (*take)(size_t bytes) = nullptr;
+  void (*give_back)(void* memory) = nullptr;
+};
+void set_buffer_source(const BufferSource& source);
+
+// Bump allocation out of one piece of memory that somebody else owns: scratch of a step. take() fails with kInternal
+// when it does not fit.
 class Arena {
  public:
-  explicit Arena(size_t bytes) : buffer_(bytes) {}
-  void* take(size_t bytes);  // 64-byte aligned
+  static constexpr size_t kAlign = 256;
+  Arena(void* memory, size_t bytes) : memory_(static_cast<uint8_t*>(memory)), size_(bytes) {}
+  void* take(size_t bytes);  // aligned to kAlign when the memory is
   void reset() { used_ = 0; }
   size_t used() const { return used_; }
-  size_t size() const { return buffer_.size(); }
+  size_t size() const { return size_; }
 
  private:
-  Buffer buffer_;
-  size_t used_ = 0;
+  uint8_t* memory_;
+  size_t size_, used_ = 0;
 };
 
 }  // namespace mettle

@@ -89,7 +89,7 @@ class Run {
     return s.ctx_len + row - s.first_row;
   }
 
-  void norm_and_rotate(const std::vector<float>& weight, const float* cosines, const float* sines, float* head) const {
+  void norm_and_rotate(const FloatArray& weight, const float* cosines, const float* sines, float* head) const {
     const int dim = p_.head_dim, half = p_.rotary_dim / 2;
     if (p_.qk_norm) {
       const float scale = 1.f / std::sqrt(kernels_.dot(head, head, dim) / static_cast<float>(dim) + p_.eps);

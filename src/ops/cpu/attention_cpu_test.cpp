@@ -48,7 +48,7 @@ struct Step {
     }
     for (int i = 0; i < p.rotary_dim / 2; ++i)
       raw.inv_freq.push_back(std::pow(1e4f, -2.f * static_cast<float>(i) / static_cast<float>(p.rotary_dim)));
-    weights = pack_attention(raw);
+    weights = pack_attention(Layout::kTile16, raw);
     cpu_test::fill(x.view());
     cpu_test::fill(k_cache.view());
     cpu_test::fill(v_cache.view());

@@ -38,7 +38,7 @@ struct Step {
       raw.dt_bias.push_back(cpu_test::normal());
     }
     for (int i = 0; i < p.dv; ++i) raw.norm.push_back(1 + 0.3f * cpu_test::normal());
-    weights = pack_gdn(raw);
+    weights = pack_gdn(Layout::kTile16, raw);
     for (const Guarded* g : {&x, &conv_state, &state}) cpu_test::fill(g->view());
   }
   static constexpr int kSlots = 6;

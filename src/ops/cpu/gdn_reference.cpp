@@ -46,7 +46,7 @@ void bring_state(const TensorView& slots, const BatchSequence& s) {
 }
 
 // Rows [begin, end) of the piece belong to one sequence; history is its conv_state slot, oldest row first.
-void convolve_channel(const GdnProblem& p, const std::vector<float>& taps, const Scratch& s, int begin, int end,
+void convolve_channel(const GdnProblem& p, const FloatArray& taps, const Scratch& s, int begin, int end,
                       int64_t channel, float* history) {
   const int past = p.conv - 1;
   const float* tap = taps.data() + channel * p.conv;

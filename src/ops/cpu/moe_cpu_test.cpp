@@ -38,7 +38,7 @@ struct Layer {
     for (int e = 0; e < p.experts; ++e) m.experts.push_back({{gate_up(e)}, {down(e)}});
     if (p.shared_width > 0) m.shared = {{gate_up(p.experts)}, {down(p.experts)}};
     if (p.shared_gate) m.shared_gate = {raw.back().raw};
-    packed = pack_moe(m);
+    packed = pack_moe(Layout::kTile16, m);
   }
   const RawMatrix& gate_up(int e) const { return raw[static_cast<size_t>(1 + 2 * e)].raw; }
   const RawMatrix& down(int e) const { return raw[static_cast<size_t>(2 + 2 * e)].raw; }

@@ -46,6 +46,8 @@ void decode(const PackedMatrix& w, int64_t tile, int64_t begin, int64_t count, f
         for (int64_t r = 0; r < kTile; ++r) out[k * kTile + r] *= scale[r];
       return;
     }
+    case Payload::kFp8:
+      return;  // p64 alone
   }
 }
 

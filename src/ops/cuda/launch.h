@@ -2,18 +2,9 @@
 #pragma once
 #include <cuda_runtime.h>
 
-#include <string>
-
-#include "base/error.h"
+#include "tensor/gpu_check.h"
 
 namespace mettle::cuda {
-
-// Fails with kDevice naming the call, the error and its text.
-inline void check(cudaError_t error, const char* call) {
-  if (error != cudaSuccess)
-    fail(Code::kDevice, std::string(call) + ": " + cudaGetErrorName(error) + ": " + cudaGetErrorString(error));
-}
-#define CUDA_CHECK(call) ::mettle::cuda::check((call), #call)
 
 struct Launch {
   dim3 grid, block;

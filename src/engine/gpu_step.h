@@ -1,0 +1,49 @@
+// A step on a GPU: the batch's image, the stream, and the captured graphs of decode steps. Decode steps (every sequence
+// has one row and wants its logits) replay the graph of the next larger bucket, filled up with padding; anything else
+// is launched kernel by kernel.
+#pragma once
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "models/model.h"
+#include "ops/batch_stage.h"
+#include "tensor/gpu.h"
+
+namespace mettle {
+
+class GpuStep {
+ public:
+  struct Limits {
+    int rows = 0, sequences = 0;
+    int64_t blocks = 0;  // of the paged cache; no step has longer block tables in all
+    int block_size = 16, context = 0;
+    int64_t slots = 0;
+  };
+  // logits: what every step of a graph writes, [sequences, vocab] f32.
+  GpuStep(Model& model, const Limits& limits, TensorView logits, Place& place);
+
+  // Records the decode graphs; a bucket that cannot be captured runs eagerly and is told.
+  void capture();
+  // Enqueues the step on stream().
+  void run(const Step& step);
+  gpu::Stream& stream() { return stream_; }
+  int graphs() const { return static_cast<int>(graphs_.size()); }
+
+ private:
+  struct Bucket {
+    int sequences = 0, context = 0;
+    auto operator<=>(const Bucket&) const = default;
+  };
+  Bucket bucket_of(int sequences, int context) const;
+  void capture_bucket(const Bucket& bucket);
+
+  Model& model_;
+  Limits limits_;
+  TensorView logits_;
+  gpu::Stream stream_;
+  BatchStage stage_;
+  std::map<Bucket, std::unique_ptr<gpu::Graph>> graphs_;
+};
+
+}  // namespace mettle
