@@ -1,0 +1,48 @@
+// Backends with a planted fault each, all in one build; a fault is switched on by choosing its backend. The proofs must
+// find every one of them. No production backend knows of this: a fault wraps a healthy backend or is a faulty copy of
+// the reference.
+#pragma once
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "prove/candidates.h"
+
+namespace mettle::mutants {
+
+template <class Op>
+struct Fault {
+  std::string_view name;
+  void (*run)(const Tactic&, const typename Op::Args&, Stream&);
+};
+
+// Of one op, in a fixed order; each defined in the op's own file.
+template <class Op>
+std::span<const Fault<Op>> faults_of();
+
+// The faulty copies of the reference with no fault switched on: they must pass, else a copy is no witness.
+template <class Op>
+std::span<const Fault<Op>> copies_of();
+
+// A fault under the name of its backend; the problems of both geometries.
+struct Name {
+  std::string_view op, name;
+  bool operator==(const Name&) const = default;
+};
+std::vector<Name> all_faults();
+
+// The planted backends that `wanted` says yes to, and no other.
+Candidates planted(const std::function<bool(const Name&)>& wanted);
+// All healthy backends of the CPU, and the copies without a fault.
+Candidates healthy();
+
+// Slices of a model's geometry: real widths where a kernel's loops run, fewer heads, experts' columns and vocabulary.
+struct Geometry {
+  std::string_view name;
+  std::vector<AnyProblem> problems;  // one per op
+};
+const std::vector<Geometry>& geometries();
+
+}  // namespace mettle::mutants
