@@ -1,0 +1,92 @@
+// gdn on a GPU, row by row: see gdn_recurrent.h.
+#include "ops/cuda/gdn_recurrent.h"
+
+#include <cmath>
+#include <fmt/format.h>
+
+#include "ops/cpu/reference_math.h"
+#include "ops/cuda/support.h"
+
+namespace mettle {
+namespace {
+
+cuda::GdnRecurrent carve(reference::Carver& c, const GdnProblem& p, int64_t rows) {
+  const int64_t values = int64_t{p.value_heads} * p.dv;
+  cuda::GdnRecurrent s;
+  s.qkv = c.take<float>(rows * p.channels());
+  s.z = c.take<float>(rows * values);
+  s.ba = c.take<float>(rows * 2 * p.value_heads);
+  s.conv = c.take<float>(rows * p.channels());
+  s.gates = c.take<float>(rows * 2 * p.value_heads);
+  s.read = c.take<float>(rows * values);
+  s.core = c.take<uint16_t>(rows * values);
+  return s;
+}
+
+Verdict supports(const GdnProblem& p, const Device& device) {
+  if (Verdict v = cuda_device(device, 80); !v.ok()) return v;
+  if (Verdict v = cuda_activation(p.activation); !v.ok()) return v;
+  if (p.conv != 4)
+    return refuse(VerdictCode::kShapeUnsupported, fmt::format("convolution of width {}", p.conv), "width 4");
+  if (p.dk != 64 && p.dk != 128) return refuse(VerdictCode::kShapeUnsupported, fmt::format("dk {}", p.dk), "64 or 128");
+  if (p.dv < 32 || p.dv > 256 || p.dv % cuda::kGdnColumns != 0)
+    return refuse(VerdictCode::kShapeUnsupported, fmt::format("dv {}", p.dv), "32..256, a multiple of 32");
+  if (p.key_heads < 1 || p.value_heads % p.key_heads != 0)
+    return refuse(VerdictCode::kShapeUnsupported,
+                  fmt::format("{} value heads, {} key heads", p.value_heads, p.key_heads), "a multiple");
+  if (Verdict v = cuda_weight("qkv and z", p.in_format, p.hidden); !v.ok()) return v;
+  if (Verdict v = cuda_weight("ba", p.ba_format, p.hidden); !v.ok()) return v;
+  if (Verdict v = cuda_weight("out", p.out_format, int64_t{p.value_heads} * p.dv); !v.ok()) return v;
+  return cuda_built();
+}
+
+#if METTLE_CUDA
+void run(const Tactic&, const GdnArgs& a, Stream& stream) {
+  const GdnProblem& p = a.problem;
+  const GdnWeights& w = *a.weights;
+  const DeviceBatch& batch = *a.batch->device;
+  reference::Carver carver(a.ws);
+  cuda::GdnRecurrent s = carve(carver, p, batch.rows);
+  s.rows = batch.rows;
+  s.sequences = batch.sequences;
+  s.most_q = batch.most_q;
+  s.key_heads = p.key_heads;
+  s.value_heads = p.value_heads;
+  s.dk = p.dk;
+  s.dv = p.dv;
+  s.eps = p.eps;
+  s.q_scale = static_cast<float>(1 / std::sqrt(static_cast<double>(p.dk)));
+  s.sequence = batch.sequence;
+  s.row_sequence = batch.row_sequence;
+  s.taps = w.conv.data();
+  s.a_log = w.a_log.data();
+  s.dt_bias = w.dt_bias.data();
+  s.norm = w.norm.data();
+  s.conv_state = a.conv_state.as<float>();
+  s.state = a.state.as<float>();
+  cuda::gdn_recurrent(s, w, a.x.as<uint16_t>(), a.partial.as<float>(), stream.cuda);
+}
+#endif
+
+}  // namespace
+
+extern const Backend<GdnOp> gdn_cuda_recurrent;
+const Backend<GdnOp> gdn_cuda_recurrent = {
+    .name = "recurrent",
+    .numerics = {},
+    .layout = Layout::kP64,
+    .kind = DeviceKind::kCuda,
+    .supports = supports,
+    .tactics = [](const GdnProblem&, const Device&) { return std::vector<Tactic>{{"registers"}}; },
+    .workspace =
+        [](const Tactic&, const GdnProblem& p, int rows, int) {
+          reference::Carver carver({});
+          carve(carver, p, rows);
+          return carver.used();
+        },
+#if METTLE_CUDA
+    .run = run,
+#endif
+};
+
+}  // namespace mettle

@@ -1,0 +1,33 @@
+// Device side of gdn's recurrent method: projections, convolution with gates, the delta rule row by row with the state
+// in registers, gated norm, output projection. For decode the norm happens inside the recurrence: one block then owns a
+// whole value head; otherwise a block owns 32 columns of one.
+#pragma once
+#include <cstdint>
+
+#include "ops/batch.h"
+#include "ops/gdn.h"
+
+namespace mettle::cuda {
+
+inline constexpr int kGdnColumns = 32;  // of a value head, that one group of 128 threads holds
+
+struct GdnRecurrent {
+  int rows = 0, sequences = 0;  // padding included
+  int most_q = 1;
+  int key_heads = 0, value_heads = 0, dk = 0, dv = 0;
+  float eps = 0, q_scale = 0;
+  const DeviceSequence* sequence = nullptr;
+  const int32_t* row_sequence = nullptr;
+  const float *taps = nullptr, *a_log = nullptr, *dt_bias = nullptr, *norm = nullptr;
+  float *conv_state = nullptr, *state = nullptr;
+  // Scratch.
+  float *qkv = nullptr, *z = nullptr, *ba = nullptr;  // [rows, channels], [rows, values], [rows, 2 * value_heads]
+  float* conv = nullptr;                              // [rows, channels]: after silu; q and k normalised
+  float* gates = nullptr;                             // [rows, value_heads, 2]: beta, decay
+  float* read = nullptr;                              // [rows, values]: S^T q before the norm
+  uint16_t* core = nullptr;                           // [rows, values] bf16
+};
+
+void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, float* partial, void* stream);
+
+}  // namespace mettle::cuda
