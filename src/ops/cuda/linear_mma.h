@@ -2,11 +2,11 @@
 // with the weights as the 16-row operand. Weights NVFP4 (W4A16), FP8 or BF16 in p64 layout, x bf16, y float32. Sums:
 // float32, k in the order of units per warp, warps in fixed order: deterministic, a row does not depend on others.
 #pragma once
-#include <cuda_runtime.h>
-
 #include <cstdint>
 
 #include "ops/cuda/p64_view.h"
+
+struct CUstream_st;
 
 namespace mettle::cuda {
 
@@ -15,7 +15,7 @@ struct LinearMmaArgs {
   const uint16_t* x = nullptr;  // [rows, cols] bf16
   float* y = nullptr;           // [rows, weight.rows]
   int rows = 0;
-  cudaStream_t stream = nullptr;
+  CUstream_st* stream = nullptr;
 };
 
 void linear_mma(const LinearMmaArgs& args);  // by the format of the weight

@@ -4,130 +4,62 @@
 #include <cuda_bf16.h>
 
 #include <algorithm>
-#include <type_traits>
 
+#include "ops/cuda/device/moe_route.cuh"
 #include "ops/cuda/device/weight_stream.cuh"
 #include "ops/cuda/launch.h"
+#include "ops/cuda/moe_combine.h"
+#include "ops/cuda/moe_few_rows_scratch.h"
+#include "ops/cuda/product.h"
 
 namespace mettle::cuda {
 namespace {
 
-using W = p64::Nvfp4Stream<8>;  // hidden and width in units of 512 k
-constexpr int kFusedRows = 2;   // up to here down and combine are one kernel: the products of all slots fit one pass
-
-struct Scratch {
-  float* logits;        // [rows, experts + 1]
-  float* shared_scale;  // [kFewRows]
-  MoeSchedule* schedule;
-  uint16_t* h;      // [rows * top_k, width] bf16 by position, then [rows, width] of the shared expert
-  float* products;  // [rows * top_k + rows, hidden]: expert outputs by position
+// What the kernels take of one pass.
+struct Pass {
+  int rows, hidden, width, experts, top_k;
+  bool renormalise, given, rides, shared_gate;  // rides: the shared expert is a slot
+  int split_log2;                               // gate_up: 2^n warps share a tile row along k
+  int units_gate_up, units_down, tiles_gate_up, tiles_down;
+  const ExpertPointers* pointers;
+  ExpertPointers shared;
+  int logits_stride;
+  const uint16_t* x;
+  float* partial;
+  int32_t* ids;
+  float* weights;
 };
-
-int64_t round_up(int64_t n) { return (n + 255) / 256 * 256; }
-
-Scratch carve(const MoeFewRowsArgs& a, int64_t* bytes) {
-  uint8_t* p = a.scratch;
-  const auto take = [&](int64_t n) {
-    uint8_t* at = p;
-    p += round_up(n);
-    return at;
-  };
-  const int64_t pairs = int64_t{a.rows} * (a.top_k + 1);
-  Scratch s = {};
-  s.logits = reinterpret_cast<float*>(take(int64_t{a.rows} * (a.experts + 1) * 4));
-  s.shared_scale = reinterpret_cast<float*>(take(kFewRows * 4));
-  s.schedule = reinterpret_cast<MoeSchedule*>(take(sizeof(MoeSchedule)));
-  s.h = reinterpret_cast<uint16_t*>(take(pairs * a.width * 2));
-  s.products = reinterpret_cast<float*>(take(a.rows > kFusedRows ? pairs * a.hidden * 4 : 0));
-  *bytes = p - a.scratch;
-  return s;
-}
-
-// Order-preserving map of finite floats to unsigned, so that one redux finds a maximum.
-__device__ __forceinline__ uint32_t ordered(float v) {
-  const uint32_t bits = __float_as_uint(v);
-  return (bits & 0x80000000u) != 0 ? ~bits : bits | 0x80000000u;
-}
-
-// One warp chooses the top_k of a row by repeated maximum (ties: lowest id). Lane c returns choice c and its weight; a
-// row that is not finite still gets valid ids and becomes NaN through its weights. PER_LANE * 32 >= experts.
-struct Choice {
-  int id;
-  float weight;
-};
-template <int PER_LANE>
-__device__ __forceinline__ Choice choose_row(const float* l, int experts, int top_k, bool renormalise, int lane) {
-  uint32_t key[PER_LANE];  // 0: not there, or taken
-  bool finite = true;
-#pragma unroll
-  for (int i = 0; i < PER_LANE; ++i) {
-    const int e = i * 32 + lane;
-    const float v = e < experts ? l[e] : 0.f;
-    finite = finite && isfinite(v);
-    key[i] = e < experts ? ordered(v) : 0u;
-  }
-  finite = __all_sync(0xffffffffu, finite);
-  float most = 0, selected = 0;
-  Choice mine = {lane, NAN};
-  for (int c = 0; c < top_k; ++c) {
-    uint32_t best = 0;
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) best = max(best, key[i]);
-    const uint32_t top = __reduce_max_sync(0xffffffffu, best);
-    uint32_t at = kMaxExperts;
-#pragma unroll
-    for (int i = PER_LANE - 1; i >= 0; --i) at = key[i] == top ? static_cast<uint32_t>(i * 32 + lane) : at;
-    const int id = static_cast<int>(__reduce_min_sync(0xffffffffu, at));
-#pragma unroll
-    for (int i = 0; i < PER_LANE; ++i) key[i] = i * 32 + lane == id ? 0u : key[i];
-    const float value = __uint_as_float((top & 0x80000000u) != 0 ? top & 0x7FFFFFFFu : ~top);
-    if (c == 0) most = value;
-    const float p = expf(value - most);
-    selected += p;
-    if (lane == c && finite) mine = {id, p};
-  }
-  if (!renormalise) {
-    selected = 0;
-    for (int e = lane; e < experts; e += 32) selected += expf(l[e] - most);
-#pragma unroll
-    for (int d = 16; d > 0; d /= 2) selected += __shfl_xor_sync(0xffffffffu, selected, d);
-  }
-  mine.weight /= selected;
-  return mine;
-}
-
-__device__ __forceinline__ float sigmoid(float v) { return 1.f / (1.f + expf(-v)); }
 
 // One warp a row chooses; then all threads make the slots.
 template <int PER_LANE>
-__global__ __launch_bounds__(1024) void moe_choose_kernel(int rows, int experts, int top_k, bool renormalise,
-                                                          bool shared_gate, const float* logits, int stride,
-                                                          int32_t* ids, float* weights, float* shared_scale,
-                                                          MoeSchedule* out) {
+__global__ __launch_bounds__(1024) void moe_choose_kernel(Pass a, MoeScratch s) {
   __shared__ uint32_t mask[kMaxExperts];
   __shared__ int32_t begin_of[kMaxExperts];
   __shared__ int32_t chosen[kFewRows * kMaxTopK];
   __shared__ int32_t warp_slots[kMaxExperts / 32], warp_rows[kMaxExperts / 32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const int e = threadIdx.x;  // thread e looks after expert e
   ptx::trigger();
-  for (int e = threadIdx.x; e < kMaxExperts; e += blockDim.x) mask[e] = 0;
+  const ExpertPointers pointers = e < a.experts ? a.pointers[e] : ExpertPointers{};
+  if (e < kMaxExperts) mask[e] = 0;
   __syncthreads();
   ptx::wait();
-  if (warp < rows) {
-    const float* l = logits + int64_t{warp} * stride;
-    const float gate = shared_gate ? l[experts] : 0.f;
-    const Choice c = choose_row<PER_LANE>(l, experts, top_k, renormalise, lane);
-    if (lane < top_k) {
-      chosen[warp * top_k + lane] = c.id;
+  if (warp < a.rows) {
+    const float* l = s.logits + int64_t{warp} * a.logits_stride;
+    int32_t* ids = a.ids + warp * a.top_k;
+    float* weights = a.weights + warp * a.top_k;
+    const float gate = a.shared_gate ? l[a.experts] : 0.f;
+    const Choice c = a.given ? given_row(ids, weights, a.top_k, lane)
+                             : choose_row<PER_LANE>(l, a.experts, a.top_k, a.renormalise, lane);
+    if (lane < a.top_k) {
+      chosen[warp * a.top_k + lane] = c.id;
       atomicOr(&mask[c.id], 1u << warp);
-      ids[warp * top_k + lane] = c.id;
-      weights[warp * top_k + lane] = c.weight;
+      if (!a.given) ids[lane] = c.id, weights[lane] = c.weight;
     }
-    if (lane == 0) shared_scale[warp] = shared_gate ? sigmoid(gate) : 1.f;
+    if (lane == 0) s.shared_scale[warp] = a.shared_gate ? sigmoid(gate) : 1.f;
   }
   __syncthreads();
-  // Slots in id order: thread e looks after expert e.
-  const int e = threadIdx.x;
+  // Slots in id order.
   const uint32_t m = e < kMaxExperts ? mask[e] : 0;
   const uint32_t active_here = __ballot_sync(0xffffffffu, m != 0);
   int rows_before = __popc(m);
@@ -147,35 +79,43 @@ __global__ __launch_bounds__(1024) void moe_choose_kernel(int rows, int experts,
   }
   if (m != 0) {
     begin_of[e] = rows_before;
-    out->slot[slot] = {e, rows_before, m, 0};
+    s.schedule->slot[slot] = {pointers, m, rows_before};
   }
-  if (e >= total && e < kMaxExperts) out->slot[e] = {0, 0, 0, 0};
-  if (e == 0) out->active = total;
+  if (e >= total && e < kMaxExperts) s.schedule->slot[e] = {};
   __syncthreads();
-  for (int i = threadIdx.x; i < rows * top_k; i += blockDim.x)
-    out->position[i] = begin_of[chosen[i]] + __popc(mask[chosen[i]] & ((1u << (i / top_k)) - 1));
+  for (int i = threadIdx.x; i < a.rows * a.top_k; i += blockDim.x)
+    s.schedule->position[i] = begin_of[chosen[i]] + __popc(mask[chosen[i]] & ((1u << (i / a.top_k)) - 1));
 }
 
-__device__ __forceinline__ float silu(float v) { return v / (1.f + expf(-v)); }
+// Where the gate_up weights of each expert are; filled before the router's result is there.
+struct GateUpPointers {
+  const uint8_t* payload;
+  const float* row_scale;
+};
 
 // The routing of a single row, done by every CTA for itself: cheaper than a launch. Slots are in the order of the
 // choices. The first CTA writes what the kernels after this one and the caller read.
 template <int PER_LANE>
-__device__ __forceinline__ int route_one_row(const MoeFewRowsArgs& a, const Scratch& s, int slot, int warp, int lane) {
+__device__ __forceinline__ GateUpPointers route_one_row(const Pass& a, const MoeScratch& s, int slot, int warp,
+                                                        int lane) {
+  __shared__ GateUpPointers table[PER_LANE * 32];
   __shared__ int32_t expert;
+  for (int e = threadIdx.x; e < a.experts; e += blockDim.x)
+    table[e] = {a.pointers[e].gate_up, a.pointers[e].gate_up_scale};
+  ptx::wait();
   if (warp == 0) {
-    const Choice c = choose_row<PER_LANE>(s.logits, a.experts, a.top_k, a.renormalise, lane);
+    const Choice c = a.given ? given_row(a.ids, a.weights, a.top_k, lane)
+                             : choose_row<PER_LANE>(s.logits, a.experts, a.top_k, a.renormalise, lane);
     if (lane == slot) expert = c.id;
     if (blockIdx.x == 0 && slot == 0 && lane < a.top_k) {
-      a.ids[lane] = c.id;
-      a.weights[lane] = c.weight;
-      s.schedule->slot[lane] = {c.id, lane, 1u, 0};
+      if (!a.given) a.ids[lane] = c.id, a.weights[lane] = c.weight;
+      s.schedule->slot[lane] = {a.pointers[c.id], 1u, lane};
       s.schedule->position[lane] = lane;
       if (lane == 0) s.shared_scale[0] = a.shared_gate ? sigmoid(s.logits[a.experts]) : 1.f;
     }
   }
   __syncthreads();
-  return expert;
+  return table[expert];
 }
 
 // Index of the n-th set bit (n < popc).
@@ -184,45 +124,42 @@ __device__ __forceinline__ int nth_bit(uint32_t mask, int n) {
   return __ffs(static_cast<int>(mask)) - 1;
 }
 
-// A slot's record and weights. The shared expert is a slot whose rows are all rows.
+// The weights and rows of one slot in one product. The shared expert is a slot whose rows are all rows.
 struct SlotWork {
   const uint8_t* payload;
   const float* row_scale;
   uint32_t mask;
   int begin, count;
 };
-__device__ __forceinline__ SlotWork routed_work(const MoeSlot& s, const ExpertBank& bank) {
-  return {bank.first.payload + s.expert * bank.payload_stride, bank.first.row_scale + s.expert * bank.scale_stride,
-          s.mask, s.begin, __popc(s.mask)};
-}
-__device__ __forceinline__ SlotWork shared_work(const P64View& w, int rows, int top_k) {
-  return {w.payload, w.row_scale, rows == 32 ? 0xffffffffu : (1u << rows) - 1, rows * top_k, rows};
-}
+__device__ __forceinline__ uint32_t all_rows(int rows) { return rows == 32 ? 0xffffffffu : (1u << rows) - 1; }
 
-// blockIdx.y: slot (the shared expert is the last one), blockIdx.x: 8 / SPLIT tiles. Columns of the mma are the slot's
-// rows, 8 at a time; more than 8 rows read the weights again, out of L2.
-// PER_LANE > 0: a single row, routed here.
-template <int SPLIT, int PER_LANE>
-__global__ __launch_bounds__(256, 2) void moe_gate_up_kernel(MoeFewRowsArgs a, Scratch s) {
-  constexpr int kTileRows = 8 / SPLIT;
+// blockIdx.y: slot (a riding shared expert is the last one), blockIdx.x: 8 >> split_log2 tiles. Columns of the mma are
+// the slot's rows, 8 at a time; more than 8 rows read the weights again, out of L2.
+// PER_LANE > 0: a single row, routed here. MANY: more units along k than warps that share a tile row.
+template <int TILES, bool MANY, int PER_LANE>
+__global__ __launch_bounds__(256, 2) void moe_gate_up_kernel(Pass a, MoeScratch s) {
+  using W = p64::Nvfp4Stream<TILES>;
   __shared__ float4 partial[8][32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const int part = warp % SPLIT, tile = blockIdx.x * kTileRows + warp / SPLIT;
-  const bool shared = a.has_shared && blockIdx.y == gridDim.y - 1;
+  const int split = 1 << a.split_log2, part = warp & (split - 1);
+  const int tile = blockIdx.x * (8 >> a.split_log2) + (warp >> a.split_log2);
+  const bool shared = a.rides && blockIdx.y == gridDim.y - 1;
   ptx::trigger();
-  if (!shared) ptx::wait();
   SlotWork w;
   if (shared) {
-    w = shared_work(a.shared_gate_up, a.rows, a.top_k);
+    w = {a.shared.gate_up, a.shared.gate_up_scale, all_rows(a.rows), a.rows * a.top_k, a.rows};
   } else if constexpr (PER_LANE > 0) {
     const int slot = static_cast<int>(blockIdx.y);
-    w = routed_work({route_one_row<PER_LANE>(a, s, slot, warp, lane), slot, 1u, 0}, a.gate_up);
+    const GateUpPointers p = route_one_row<PER_LANE>(a, s, slot, warp, lane);
+    w = {p.payload, p.row_scale, 1u, slot, 1};
   } else {
-    w = routed_work(s.schedule->slot[blockIdx.y], a.gate_up);
+    ptx::wait();
+    const MoeSlot& slot = s.schedule->slot[blockIdx.y];
+    w = {slot.weights.gate_up, slot.weights.gate_up_scale, slot.mask, slot.begin, __popc(slot.mask)};
+    if (w.count == 0) return;
   }
-  if (w.count == 0) return;
-  const bool active = tile < a.gate_up.first.tiles;
-  const int units = a.gate_up.first.units;
+  const bool active = tile < a.tiles_gate_up;
+  const int units = a.units_gate_up;
   const uint8_t* payload = w.payload + int64_t{tile} * units * W::kBytes;
   const float gate_scale = active ? w.row_scale[tile * 16 + g] * W::kOut : 0.f;
   const float up_scale = active ? w.row_scale[tile * 16 + g + 8] * W::kOut : 0.f;
@@ -231,13 +168,13 @@ __global__ __launch_bounds__(256, 2) void moe_gate_up_kernel(MoeFewRowsArgs a, S
     float c[1][4] = {};
     const bool ok[1] = {active && first + g < w.count};
     const uint16_t* row[1] = {a.x + int64_t{ok[0] ? nth_bit(w.mask, first + g) : 0} * a.hidden};
-    p64::stream_tile_row<W, 1, false>(c, payload, units, part, SPLIT, a.hidden, row, ok, lane, active,
-                                      shared && first == 0);
-    if constexpr (SPLIT > 1) {
+    p64::stream_tile_row<W, 1, MANY>(c, payload, units, part, split, a.hidden, row, ok, lane, active,
+                                     shared && first == 0);
+    if (split > 1) {
       partial[warp][lane] = make_float4(c[0][0], c[0][1], c[0][2], c[0][3]);
       __syncthreads();
       if (part == 0)
-        for (int p = 1; p < SPLIT; ++p) {
+        for (int p = 1; p < split; ++p) {
           const float4 v = partial[warp + p][lane];
           c[0][0] += v.x, c[0][1] += v.y, c[0][2] += v.z, c[0][3] += v.w;
         }
@@ -254,11 +191,18 @@ __global__ __launch_bounds__(256, 2) void moe_gate_up_kernel(MoeFewRowsArgs a, S
   }
 }
 
+__device__ __forceinline__ SlotWork down_work(const Pass& a, const MoeScratch& s, int slot, bool shared) {
+  if (shared) return {a.shared.down, a.shared.down_scale, all_rows(a.rows), a.rows * a.top_k, a.rows};
+  const MoeSlot& m = s.schedule->slot[slot];
+  return {m.weights.down, m.weights.down_scale, m.mask, m.begin, __popc(m.mask)};
+}
+
 // One tile of 16 output rows of one slot by one warp: out[(begin + m) * stride + row].
-template <bool MANY>
-__device__ __forceinline__ void down_tile(const MoeFewRowsArgs& a, const Scratch& s, const SlotWork& w, int tile,
-                                          int lane, float* out, int stride) {
-  const int g = lane / 4, t = lane % 4, units = a.down.first.units;
+template <int TILES, bool MANY>
+__device__ __forceinline__ void down_tile(const Pass& a, const MoeScratch& s, const SlotWork& w, int tile, int lane,
+                                          float* out, int stride) {
+  using W = p64::Nvfp4Stream<TILES>;
+  const int g = lane / 4, t = lane % 4, units = a.units_down;
   const uint8_t* payload = w.payload + int64_t{tile} * units * W::kBytes;
   const float scale0 = w.row_scale[tile * 16 + g] * W::kOut, scale1 = w.row_scale[tile * 16 + g + 8] * W::kOut;
   for (int first = 0; first < w.count; first += 8) {
@@ -274,21 +218,12 @@ __device__ __forceinline__ void down_tile(const MoeFewRowsArgs& a, const Scratch
   }
 }
 
-// Sum over the choices of a row in their order, the shared expert last.
-__device__ __forceinline__ float combine(const MoeFewRowsArgs& a, const float* weights, const int32_t* position,
-                                         float shared_scale, const float* products, int stride, int m) {
-  float sum = 0;
-  for (int k = 0; k < a.top_k; ++k) sum += weights[k] * products[int64_t{position[k]} * stride];
-  if (a.has_shared) sum += shared_scale * products[int64_t{a.rows * a.top_k + m} * stride];
-  return sum;
-}
-
 // Down and combine for one or two rows. blockIdx.x: a tile of 16 output rows; a warp takes every ninth slot.
-template <bool MANY>
-__global__ __launch_bounds__(288) void moe_down_combine_kernel(MoeFewRowsArgs a, Scratch s) {
-  __shared__ float products[kFusedRows * (kMaxTopK + 1) * 16];
-  __shared__ float weights[kFusedRows * kMaxTopK];
-  __shared__ int32_t position[kFusedRows * kMaxTopK];
+template <int TILES, bool MANY>
+__global__ __launch_bounds__(288) void moe_down_combine_kernel(Pass a, MoeScratch s) {
+  __shared__ float products[kMoeFusedRows * (kMaxTopK + 1) * 16];
+  __shared__ float weights[kMoeFusedRows * kMaxTopK];
+  __shared__ int32_t position[kMoeFusedRows * kMaxTopK];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, tile = blockIdx.x;
   ptx::trigger();
   ptx::wait();
@@ -297,98 +232,132 @@ __global__ __launch_bounds__(288) void moe_down_combine_kernel(MoeFewRowsArgs a,
     weights[threadIdx.x] = a.weights[threadIdx.x];
     position[threadIdx.x] = s.schedule->position[threadIdx.x];
   }
-  for (int slot = warp; slot < routed + (a.has_shared ? 1 : 0); slot += 9) {
-    const bool shared = slot == routed;
-    const SlotWork w =
-        shared ? shared_work(a.shared_down, a.rows, a.top_k) : routed_work(s.schedule->slot[slot], a.down);
-    if (w.count > 0) down_tile<MANY>(a, s, w, tile, lane, products, 16);
+  for (int slot = warp; slot < routed + (a.rides ? 1 : 0); slot += 9) {
+    const SlotWork w = down_work(a, s, slot, slot == routed);
+    if (w.count > 0) down_tile<TILES, MANY>(a, s, w, tile, lane, products, 16);
   }
   __syncthreads();
   for (int i = threadIdx.x; i < a.rows * 16; i += blockDim.x) {
     const int m = i / 16, r = i % 16;
-    a.partial[int64_t{m} * a.hidden + tile * 16 + r] =
-        combine(a, weights + m * a.top_k, position + m * a.top_k, s.shared_scale[m], products + r, 16, m);
+    const Combination c = {weights + m * a.top_k, position + m * a.top_k, a.top_k, a.rides ? routed + m : -1,
+                           s.shared_scale[m]};
+    a.partial[int64_t{m} * a.hidden + tile * 16 + r] = combine(c, products + r, 16);
   }
 }
 
 // Down for more rows: blockIdx.y slot, blockIdx.x 8 tiles, one a warp.
-template <bool MANY>
-__global__ __launch_bounds__(256, MANY ? 2 : 3) void moe_down_kernel(MoeFewRowsArgs a, Scratch s) {
+template <int TILES, bool MANY>
+__global__ __launch_bounds__(256, MANY ? 2 : 3) void moe_down_kernel(Pass a, MoeScratch s) {
   const int tile = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32;
-  const bool shared = a.has_shared && blockIdx.y == gridDim.y - 1;
   ptx::trigger();
   ptx::wait();
-  const SlotWork w =
-      shared ? shared_work(a.shared_down, a.rows, a.top_k) : routed_work(s.schedule->slot[blockIdx.y], a.down);
-  if (w.count > 0 && tile < a.down.first.tiles) down_tile<MANY>(a, s, w, tile, lane, s.products + tile * 16, a.hidden);
+  const SlotWork w = down_work(a, s, blockIdx.y, a.rides && blockIdx.y == gridDim.y - 1);
+  if (w.count > 0 && tile < a.tiles_down) down_tile<TILES, MANY>(a, s, w, tile, lane, s.products + tile * 16, a.hidden);
 }
 
-__global__ __launch_bounds__(256) void moe_combine_kernel(MoeFewRowsArgs a, Scratch s) {
-  const int m = blockIdx.y, r = blockIdx.x * 256 + threadIdx.x;
-  ptx::trigger();
-  ptx::wait();
-  if (r < a.hidden)
-    a.partial[int64_t{m} * a.hidden + r] = combine(a, a.weights + m * a.top_k, s.schedule->position + m * a.top_k,
-                                                   s.shared_scale[m], s.products + r, a.hidden, m);
+template <int TILES, bool MANY>
+void launch_gate_up(const Launch& l, const Pass& a, const MoeScratch& s) {
+  launch(l,
+         a.rows > 1         ? moe_gate_up_kernel<TILES, MANY, 0>
+         : a.experts <= 256 ? moe_gate_up_kernel<TILES, MANY, 8>
+                            : moe_gate_up_kernel<TILES, MANY, 16>,
+         a, s);
+}
+
+template <int TILES, bool MANY>
+void launch_down(Launch l, const Pass& a, const MoeScratch& s, bool combined, unsigned slots) {
+  if (combined) {
+    l.grid = dim3(static_cast<unsigned>(a.tiles_down));
+    l.block = dim3(288);
+    return launch(l, moe_down_combine_kernel<TILES, MANY>, a, s);
+  }
+  l.grid = dim3(static_cast<unsigned>((a.tiles_down + 7) / 8), slots);
+  l.block = dim3(256);
+  launch(l, moe_down_kernel<TILES, MANY>, a, s);
+}
+
+void run_pass(const MoeArgs& args, int first, int rows, CUstream_st* stream) {
+  const MoeProblem& p = args.problem;
+  const MoeWeights& w = *args.weights;
+  const PackedMatrix &gate_up = w.experts.front().gate_up, &down = w.experts.front().down;
+  const MoeScratch s = carve_moe_few_rows(p, rows, args.ws.data);
+  const bool rides = shared_rides(p);
+  Pass a = {.rows = rows,
+            .hidden = p.hidden,
+            .width = p.width,
+            .experts = p.experts,
+            .top_k = p.top_k,
+            .renormalise = p.renormalise,
+            .given = args.selection.given,
+            .rides = rides,
+            .shared_gate = p.shared_gate,
+            .units_gate_up = gate_up.units,
+            .units_down = down.units,
+            .tiles_gate_up = static_cast<int>(gate_up.tiles),
+            .tiles_down = static_cast<int>(down.tiles),
+            .pointers = w.pointers,
+            .logits_stride = static_cast<int>(w.router.rows),
+            .x = args.x.as<uint16_t>() + int64_t{first} * p.hidden,
+            .partial = args.partial.as<float>() + int64_t{first} * p.hidden,
+            .ids = args.selection.ids + int64_t{first} * p.top_k,
+            .weights = args.selection.weights + int64_t{first} * p.top_k};
+  if (rides)
+    a.shared = {w.shared.gate_up.data, w.shared.gate_up.row_scale, w.shared.down.data, w.shared.down.row_scale};
+  while (a.split_log2 < 3 && (1 << a.split_log2) < a.units_gate_up) ++a.split_log2;
+
+  product(w.router, a.x, rows, s.logits, stream);
+  Launch l{.stream = stream};
+  if (rows > 1) {
+    l.grid = dim3(1);
+    l.block = dim3(static_cast<unsigned>(std::max(kMaxExperts, 32 * rows)));
+    launch(l, p.experts > 256 ? moe_choose_kernel<16> : moe_choose_kernel<8>, a, s);
+  }
+  const auto slots = static_cast<unsigned>(std::min(p.experts, rows * p.top_k) + (rides ? 1 : 0));
+  const int per_cta = 8 >> a.split_log2;
+  l.grid = dim3(static_cast<unsigned>((a.tiles_gate_up + per_cta - 1) / per_cta), slots);
+  l.block = dim3(256);
+  if (gate_up.unit_tiles == 2)
+    launch_gate_up<2, true>(l, a, s);
+  else if (gate_up.unit_tiles == 4)
+    launch_gate_up<4, true>(l, a, s);
+  else if (a.units_gate_up > 8)
+    launch_gate_up<8, true>(l, a, s);
+  else
+    launch_gate_up<8, false>(l, a, s);
+
+  const bool joins = p.shared_width > 0 && !rides;
+  if (joins) {
+    product(w.shared.gate_up, a.x, rows, s.shared_gate_up, stream);
+    moe_swiglu(s.shared_gate_up, rows, p.shared_width, s.shared_h, stream);
+    product(w.shared.down, s.shared_h, rows, s.products + int64_t{rows} * p.top_k * p.hidden, stream);
+  }
+  const bool combined = rows <= kMoeFusedRows && !joins;
+  if (down.unit_tiles == 2)
+    launch_down<2, true>(l, a, s, combined, slots);
+  else if (down.unit_tiles == 4)
+    launch_down<4, true>(l, a, s, combined, slots);
+  else if (a.units_down > 1)
+    launch_down<8, true>(l, a, s, combined, slots);
+  else
+    launch_down<8, false>(l, a, s, combined, slots);
+  if (!combined)
+    moe_combine({.rows = rows,
+                 .hidden = p.hidden,
+                 .top_k = p.top_k,
+                 .has_shared = p.shared_width > 0,
+                 .weights = a.weights,
+                 .position = s.schedule->position,
+                 .shared_scale = s.shared_scale,
+                 .products = s.products,
+                 .partial = a.partial},
+                stream);
 }
 
 }  // namespace
 
-int64_t moe_few_rows_scratch(const MoeFewRowsArgs& a) {
-  int64_t bytes = 0;
-  carve(a, &bytes);
-  return bytes;
-}
-
-void moe_few_rows(const MoeFewRowsArgs& a) {
-  CHECK(a.rows >= 1 && a.rows <= kFewRows && a.experts <= kMaxExperts && a.top_k <= kMaxTopK && a.top_k <= a.experts,
-        "moe_few_rows: " + std::to_string(a.rows) + " rows, " + std::to_string(a.experts) + " experts, top " +
-            std::to_string(a.top_k));
-  CHECK(a.gate_up.first.unit_tiles == 8 && a.down.first.unit_tiles == 8 && a.gate_up.first.units <= 8,
-        "moe_few_rows: hidden and width must be multiples of 512, hidden at most 4096");
-  int64_t bytes = 0;
-  const Scratch s = carve(a, &bytes);
-  Launch l{.stream = a.stream, .dependent = a.dependent};
-  linear_bf16_mma(
-      {.weight = a.router, .x = a.x, .y = s.logits, .rows = a.rows, .stream = a.stream, .dependent = a.dependent});
-  const bool wide = a.experts > 256;
-  if (a.rows > 1) {
-    l.grid = dim3(1);
-    l.block = dim3(static_cast<unsigned>(std::max(kMaxExperts, 32 * a.rows)));
-    launch(l, wide ? moe_choose_kernel<16> : moe_choose_kernel<8>, a.rows, a.experts, a.top_k, a.renormalise,
-           a.shared_gate, s.logits, a.router.rows, a.ids, a.weights, s.shared_scale, s.schedule);
-  }
-  const auto slots = static_cast<unsigned>(std::min(a.experts, a.rows * a.top_k) + (a.has_shared ? 1 : 0));
-  l.block = dim3(256);
-  const auto gate_up = [&](auto split) {
-    constexpr int kSplit = decltype(split)::value;
-    l.grid = dim3(static_cast<unsigned>((a.gate_up.first.tiles + 8 / kSplit - 1) / (8 / kSplit)), slots);
-    launch(l,
-           a.rows > 1 ? moe_gate_up_kernel<kSplit, 0>
-           : wide     ? moe_gate_up_kernel<kSplit, 16>
-                      : moe_gate_up_kernel<kSplit, 8>,
-           a, s);
-  };
-  const int units = a.gate_up.first.units;
-  if (units > 4)
-    gate_up(std::integral_constant<int, 8>{});
-  else if (units > 2)
-    gate_up(std::integral_constant<int, 4>{});
-  else if (units == 2)
-    gate_up(std::integral_constant<int, 2>{});
-  else
-    gate_up(std::integral_constant<int, 1>{});
-  const bool many = a.down.first.units > 1;
-  if (a.rows <= kFusedRows) {
-    l.grid = dim3(static_cast<unsigned>(a.down.first.tiles));
-    l.block = dim3(288);
-    launch(l, many ? moe_down_combine_kernel<true> : moe_down_combine_kernel<false>, a, s);
-    return;
-  }
-  l.grid = dim3(static_cast<unsigned>((a.down.first.tiles + 7) / 8), slots);
-  launch(l, many ? moe_down_kernel<true> : moe_down_kernel<false>, a, s);
-  l.grid = dim3(static_cast<unsigned>((a.hidden + 255) / 256), static_cast<unsigned>(a.rows));
-  launch(l, moe_combine_kernel, a, s);
+void moe_few_rows(const MoeArgs& args, CUstream_st* stream) {
+  for (int first = 0; first < args.rows; first += kFewRows)
+    run_pass(args, first, std::min(kFewRows, args.rows - first), stream);
 }
 
 }  // namespace mettle::cuda

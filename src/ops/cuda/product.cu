@@ -5,7 +5,7 @@
 
 namespace mettle::cuda {
 
-void product(const PackedMatrix& w, const uint16_t* x, int rows, float* y, cudaStream_t stream) {
+void product(const PackedMatrix& w, const uint16_t* x, int rows, float* y, CUstream_st* stream) {
   linear_mma({.weight = view_of(w), .x = x, .y = y, .rows = rows, .stream = stream});
 }
 
