@@ -24,6 +24,7 @@ EngineLoop::EngineLoop(EngineParts parts) : parts_(std::move(parts)), scheduler_
   batch_.reserve(sequences);
   chosen_.reserve(sequences);
   probed_.reserve(sequences);
+  told_.top.reserve(std::size(SampleResult{}.top_ids));
   sample_rows_.reserve(sequences);
   Place& place = parts_.runner->place();
   sample_stage_ = std::make_unique<SampleStage>(static_cast<int>(sequences), place);
@@ -244,12 +245,14 @@ void EngineLoop::publish(Sequence& s, const SampleResult& result) {
   if (stops(s, result.token)) return finish(s.id, {.finish = Finish::kStop, .stop_token = result.token});
   append_token(s, result.token);
   ++counted_.generated_tokens;
-  TokenEvent event{.token = result.token, .logprob = result.logprob};
+  told_.token = result.token;
+  told_.logprob = result.logprob;
+  told_.top.clear();
   for (int i = 0; i < s.params.top_logprobs; ++i)
-    if (result.top_ids[i] >= 0) event.top.emplace_back(result.top_ids[i], result.top_logprobs[i]);
-  if (s.generated() < s.most_new) return tell(s, event);
-  event.finish = Finish::kLength;
-  finish(s.id, event);
+    if (result.top_ids[i] >= 0) told_.top.emplace_back(result.top_ids[i], result.top_logprobs[i]);
+  told_.finish = s.generated() < s.most_new ? Finish::kNone : Finish::kLength;
+  if (told_.finish == Finish::kNone) return tell(s, told_);
+  finish(s.id, told_);
 }
 
 void EngineLoop::tell(const Sequence& s, const TokenEvent& event) {

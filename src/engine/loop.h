@@ -58,6 +58,7 @@ class EngineLoop : public Engine {
   std::vector<Sequence*> chosen_;   // sequences whose next token is chosen in this step, as logit_rows_
   std::vector<uint64_t> step_ids_;  // requests of this step: its sequences may be gone when it fails
   std::vector<ProbedRow> probed_;
+  TokenEvent told_;  // the event of a token; its alternatives keep their room
   std::vector<SampleRow> sample_rows_;
   std::unique_ptr<SampleStage> sample_stage_;
   Workspace sample_ws_;

@@ -18,37 +18,60 @@ int64_t Shape::elements() const {
 
 std::string Shape::text() const { return fmt::format("[{}]", fmt::join(size.begin(), size.begin() + rank, ", ")); }
 
+int ShapeCheck::find(std::string_view name) const {
+  int i = 0;
+  while (i < count_ && bound_[static_cast<size_t>(i)].name != name) ++i;
+  return i;
+}
+
 void ShapeCheck::operator()(std::string_view tensor, const TensorView& view, DType dtype,
                             std::initializer_list<Dim> dims) {
+  const int known = count_;
   bool right = view.dtype == dtype && view.shape.rank == static_cast<int>(dims.size());
-  std::string want;
-  int i = 0;
+  int d = 0;
   for (const Dim& dim : dims) {
-    want += i > 0 ? ", " : "";
-    const int64_t got = i < view.shape.rank ? view.shape[i] : -1;
-    int64_t size = 0;
+    const int64_t got = d < view.shape.rank ? view.shape[d] : -1;
+    ++d;
     if (const auto* name = std::get_if<std::string_view>(&dim)) {
-      const auto [it, fresh] = bound_.try_emplace(std::string(*name), got);
-      size = it->second;
-      want += fresh ? std::string(*name) : fmt::format("{}={}", *name, size);
+      const int at = find(*name);
+      if (at == count_) {
+        CHECK(at < std::ssize(bound_), fmt::format("{}: more than {} names of sizes", tensor, bound_.size()));
+        bound_[static_cast<size_t>(count_++)] = {*name, got};
+      }
+      right = right && got == bound_[static_cast<size_t>(at)].size;
     } else {
-      size = std::get<int64_t>(dim);
-      want += std::to_string(size);
+      right = right && got == std::get<int64_t>(dim);
     }
-    right = right && got == size;
-    ++i;
   }
   if (!right)
-    fail(Code::kInternal, fmt::format("{}: must be [{}] {}, got {} {}", tensor, want, name_of(dtype), view.shape.text(),
-                                      name_of(view.dtype)));
+    fail(Code::kInternal, fmt::format("{}: must be [{}] {}, got {} {}", tensor, text(dims, known), name_of(dtype),
+                                      view.shape.text(), name_of(view.dtype)));
   if (view.data == nullptr && view.shape.elements() > 0)
     fail(Code::kInternal, fmt::format("{}: must point to {} bytes, got null", tensor, view.bytes()));
 }
 
+// Names that were bound before, or earlier in this list, with their sizes: known counts those before.
+std::string ShapeCheck::text(std::initializer_list<Dim> dims, int known) const {
+  std::string out;
+  for (const Dim& dim : dims) {
+    out += out.empty() ? "" : ", ";
+    const auto* name = std::get_if<std::string_view>(&dim);
+    if (name == nullptr) {
+      out += std::to_string(std::get<int64_t>(dim));
+    } else if (const int at = find(*name); at == known) {
+      out += *name;
+      ++known;
+    } else {
+      out += fmt::format("{}={}", *name, bound_[static_cast<size_t>(at)].size);
+    }
+  }
+  return out;
+}
+
 int64_t ShapeCheck::operator[](std::string_view name) const {
-  const auto it = bound_.find(name);
-  CHECK(it != bound_.end(), fmt::format("no size named {}", name));
-  return it->second;
+  const int at = find(name);
+  CHECK(at < count_, fmt::format("no size named {}", name));
+  return bound_[static_cast<size_t>(at)].size;
 }
 
 }  // namespace mettle

@@ -1,11 +1,11 @@
 // A view of memory somebody else owns: pointer, dtype, up to four sizes, row-major, last dimension contiguous.
 // ShapeCheck compares views with symbolic sizes: a name binds on first use, later mismatches say which dimension of
-// which tensor:  "moe.scales: must be [experts=8, rows=256, 8] e4m3, got [8, 256, 16] e4m3".
+// which tensor:  "moe.scales: must be [experts=8, rows=256, 8] e4m3, got [8, 256, 16] e4m3". It runs before every op of
+// every step, so it allocates nothing unless it fails; names are literals.
 #pragma once
 #include <array>
 #include <cstdint>
 #include <initializer_list>
-#include <map>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -47,7 +47,15 @@ class ShapeCheck {
   int64_t operator[](std::string_view name) const;  // the size that a name was bound to
 
  private:
-  std::map<std::string, int64_t, std::less<>> bound_;
+  struct Bound {
+    std::string_view name;
+    int64_t size = 0;
+  };
+  int find(std::string_view name) const;  // index in bound_, count_ when it is not bound
+  std::string text(std::initializer_list<Dim> dims, int known) const;
+
+  std::array<Bound, 16> bound_;
+  int count_ = 0;
 };
 
 }  // namespace mettle
