@@ -95,5 +95,6 @@ inline SampleScratch carve_scratch(reference::Carver& c, const SampleProblem& p,
 }
 
 void sample_radix(const SampleLaunch& args, const SampleScratch& scratch, CUstream_st* stream);
+void sample_finish(const SampleLaunch& args, const SampleScratch& scratch, CUstream_st* stream);  // its last kernel
 
 }  // namespace mettle::cuda
