@@ -318,7 +318,7 @@ TEST(Reference, PartialRotaryLeavesTheOtherDims) {
   const Values rotated = s.k_cache.copy();
   AttentionArgs args = s.args();
   AttentionWeights plain = pack_attention(Layout::kTile16, s.raw);
-  plain.inv_freq.clear();
+  plain.inv_freq = {};
   args.problem.rotary_dim = 0;
   args.weights = &plain;
   run_reference<AttentionOp>(args, 5);
@@ -350,8 +350,7 @@ TEST(Reference, ZeroNormWeightsAreIdentityWhenOneIsAdded) {
                            .activation = Activation::kF32};
   AttentionSetup s(p, {{3, 0}}, random);
   AttentionWeights w = pack_attention(Layout::kTile16, s.raw);
-  std::fill(w.q_norm.begin(), w.q_norm.end(), 0.f);
-  std::fill(w.k_norm.begin(), w.k_norm.end(), 0.f);
+  w.q_norm = w.k_norm = FloatArray(std::vector<float>(16, 0.f));
   AttentionArgs args = s.args();
   args.weights = &w;
   run_reference<AttentionOp>(args, 3);
@@ -475,8 +474,10 @@ TEST(Reference, GdnGroupsValueHeadsByKeyHead) {
       .hidden = 32, .key_heads = 2, .value_heads = 4, .dk = 16, .dv = 16, .activation = Activation::kF32};
   Random random(13);
   GdnSetup s(p, {{3, 0}}, random);
-  for (int64_t ch = 32; ch < 48; ++ch)  // k of key head 0: behind 2 * 16 channels of q
-    for (int64_t j = 0; j < 4; ++j) s.packed.conv[static_cast<size_t>(ch * 4 + j)] = 0;
+  std::vector<float> conv(s.packed.conv.begin(), s.packed.conv.end());
+  for (size_t ch = 32; ch < 48; ++ch)  // k of key head 0: behind 2 * 16 channels of q
+    for (size_t j = 0; j < 4; ++j) conv[ch * 4 + j] = 0;
+  s.packed.conv = FloatArray(conv);
   run_reference<GdnOp>(s.args(), 3);
   for (int h = 0; h < 4; ++h) {
     const float* state = s.state_of(0) + h * 256;

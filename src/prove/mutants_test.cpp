@@ -271,8 +271,9 @@ void attention_rope_table(const Tactic& t, const AttentionArgs& a, Stream& s) {
   other.out = view(a.weights->out);
   other.q_norm = a.weights->q_norm;
   other.k_norm = a.weights->k_norm;
-  other.inv_freq = a.weights->inv_freq;
-  for (float& f : other.inv_freq) f *= 1.00001f;
+  std::vector<float> inv_freq(a.weights->inv_freq.begin(), a.weights->inv_freq.end());
+  for (float& f : inv_freq) f *= 1.00001f;
+  other.inv_freq = FloatArray(inv_freq);
   AttentionArgs wrong = a;
   wrong.weights = &other;
   right<AttentionOp>(t, wrong, s);

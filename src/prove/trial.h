@@ -83,7 +83,7 @@ class TrialBatch {
 
 // The backend of that kind of device that every other is held against where the oracle was not asked.
 template <class Op>
-const Backend<Op>& reference_of(DeviceKind kind) {
+const Backend<Op>& reference_of(DeviceKind kind = DeviceKind::kCpu) {
   for (const Backend<Op>* b : backends_of<Op>())
     if (b->name == "reference" && b->kind == kind && b->run != nullptr) return *b;
   fail(Code::kInternal, std::string(Op::kName) + ": no backend named reference");
