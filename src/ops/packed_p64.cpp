@@ -23,25 +23,30 @@ int64_t tile_bytes_of(WeightFormat format) {
   return format == WeightFormat::kNvfp4 ? 512 + 64 : format == WeightFormat::kBf16 ? 2048 : 1024;
 }
 
-// A row of one segment; the rows that fill the last tile have no data.
+// A row of one segment; the rows that fill the last tile have no columns.
 struct Row {
-  const RawMatrix* matrix = nullptr;
   const uint8_t* data = nullptr;
   const uint8_t* scales = nullptr;
   int64_t cols = 0;
   float row_scale = 0;
-
-  uint8_t fp8(int64_t k) const { return k < cols ? data[k] : 0; }
-  uint16_t bf16(int64_t k) const {
-    if (k >= cols) return 0;
-    uint16_t v;
-    std::memcpy(&v, data + 2 * k, 2);
-    return v;
-  }
 };
 
-// k of the first of the two weights that lane position t holds in step j, pair half `upper`.
-int64_t k_of(int t, int j, int upper) { return 16 * t + 4 * j + 2 * upper; }
+uint64_t load64(const uint8_t* p) {
+  uint64_t v;
+  std::memcpy(&v, p, 8);
+  return v;
+}
+void store128(uint8_t* p, uint64_t low, uint64_t high) {
+  std::memcpy(p, &low, 8);
+  std::memcpy(p + 8, &high, 8);
+}
+
+// The four bytes of x as the low bytes of four 16-bit words.
+uint64_t spread_bytes(uint64_t x) {
+  x &= 0xFFFFFFFFu;
+  x = (x | x << 16) & 0x0000FFFF0000FFFFu;
+  return (x | x << 8) & 0x00FF00FF00FF00FFu;
+}
 
 // A byte of two codes, as each of the four pairs of a word: a word is the "or" of four of them.
 const std::array<std::array<uint32_t, 256>, 4>& code_words() {
@@ -59,8 +64,18 @@ const std::array<std::array<uint32_t, 256>, 4>& code_words() {
   return kTable;
 }
 
+const std::array<uint8_t, 256>& scale_codes() {
+  static const auto kTable = [] {
+    std::array<uint8_t, 256> table{};
+    for (size_t code = 0; code < 256; ++code) table[code] = p64::encode_scale(static_cast<uint8_t>(code));
+    return table;
+  }();
+  return kTable;
+}
+
 void pack_nvfp4(const Row* rows, int64_t k0, int unit_tiles, uint8_t* unit) {
   const auto& words = code_words();
+  const auto& codes_of_scales = scale_codes();
   static constexpr uint8_t kZeros[8] = {};
   uint8_t* scales = unit + 512 * unit_tiles;
   for (int tile = 0; tile < unit_tiles; ++tile)
@@ -73,7 +88,7 @@ void pack_nvfp4(const Row* rows, int64_t k0, int unit_tiles, uint8_t* unit) {
         const uint8_t scale = k < row.cols ? row.scales[k / 16] : uint8_t{0};
         // The recoded scale has no zero: the codes of such a block are.
         codes[q] = (scale & 0x7F) == 0 ? kZeros : row.data + k / 2;
-        scales[lane * 2 * unit_tiles + tile * 2 + q] = p64::encode_scale(scale);
+        scales[lane * 2 * unit_tiles + tile * 2 + q] = codes_of_scales[scale];
       }
       uint32_t out[4];
       for (int j = 0; j < 4; ++j)
@@ -83,29 +98,38 @@ void pack_nvfp4(const Row* rows, int64_t k0, int unit_tiles, uint8_t* unit) {
     }
 }
 
+// A lane's 16 bytes of step j: pairs of k 16t + 4j + {0, 1} and {2, 3}, rows g and g + 8 in turn.
 void pack_bf16(const Row* rows, int64_t k0, int unit_tiles, uint8_t* unit) {
+  static constexpr uint8_t kZeros[32] = {};
   for (int tile = 0; tile < unit_tiles; ++tile)
-    for (int j = 0; j < 4; ++j)
-      for (int lane = 0; lane < 32; ++lane)
-        for (int p = 0; p < 4; ++p)
-          for (int half = 0; half < 2; ++half) {
-            const uint16_t v = rows[lane / 4 + 8 * (p & 1)].bf16(k0 + kTileK * tile + k_of(lane % 4, j, p >> 1) + half);
-            std::memcpy(unit + ((tile * 4 + j) * 32 + lane) * 16 + p * 4 + half * 2, &v, 2);
-          }
+    for (int lane = 0; lane < 32; ++lane) {
+      const Row &a = rows[lane / 4], &b = rows[lane / 4 + 8];
+      const int64_t k = k0 + kTileK * tile + 16 * (lane % 4);
+      const uint8_t* from_a = k < a.cols ? a.data + 2 * k : kZeros;
+      const uint8_t* from_b = k < b.cols ? b.data + 2 * k : kZeros;
+      for (int j = 0; j < 4; ++j) {
+        const uint64_t x = load64(from_a + 8 * j), y = load64(from_b + 8 * j);
+        store128(unit + ((tile * 4 + j) * 32 + lane) * 16, (x & 0xFFFFFFFFu) | y << 32,
+                 x >> 32 | (y & 0xFFFFFFFF00000000u));
+      }
+    }
 }
 
+// A lane's 16 bytes of steps j and j + 1: eight k of rows g + 8 and g, byte by byte in turn.
 void pack_fp8(const Row* rows, int64_t k0, int unit_tiles, uint8_t* unit) {
+  static constexpr uint8_t kZeros[16] = {};
   for (int tile = 0; tile < unit_tiles; ++tile)
-    for (int j = 0; j < 4; ++j)
-      for (int lane = 0; lane < 32; ++lane)
-        for (int upper = 0; upper < 2; ++upper) {
-          const int64_t k = k0 + kTileK * tile + k_of(lane % 4, j, upper);
-          uint8_t* word = unit + ((tile * 2 + j / 2) * 32 + lane) * 16 + (j % 2) * 8 + upper * 4;
-          for (int half = 0; half < 2; ++half) {
-            word[2 * half + 1] = rows[lane / 4].fp8(k + half);
-            word[2 * half] = rows[lane / 4 + 8].fp8(k + half);
-          }
-        }
+    for (int lane = 0; lane < 32; ++lane) {
+      const Row &a = rows[lane / 4], &b = rows[lane / 4 + 8];
+      const int64_t k = k0 + kTileK * tile + 16 * (lane % 4);
+      const uint8_t* from_a = k < a.cols ? a.data + k : kZeros;
+      const uint8_t* from_b = k < b.cols ? b.data + k : kZeros;
+      for (int half = 0; half < 2; ++half) {
+        const uint64_t x = load64(from_a + 8 * half), y = load64(from_b + 8 * half);
+        store128(unit + ((tile * 2 + half) * 32 + lane) * 16, spread_bytes(y) | spread_bytes(x) << 8,
+                 spread_bytes(y >> 32) | spread_bytes(x >> 32) << 8);
+      }
+    }
 }
 
 // Shape of the packed form; no data yet.
@@ -140,7 +164,7 @@ std::vector<Row> rows_of_all(const RawSegments& segments, const PackedMatrix& m)
       fail(Code::kInternal, fmt::format("{}: must be {} with {} columns like the segment before it, got {} with {}",
                                         s.name, name_of(m.format), m.cols, name_of(s.format), s.cols));
     for (int64_t r = 0; r < s.rows; ++r)
-      all.push_back({&s, s.data + r * s.row_bytes, s.scales + r * s.scale_row_bytes, s.cols,
+      all.push_back({s.data + r * s.row_bytes, s.scales + r * s.scale_row_bytes, s.cols,
                      s.global_scale * (s.row_scale != nullptr ? s.row_scale[r] : 1.f)});
   }
   return all;
