@@ -84,9 +84,9 @@ struct Core {
   const AttentionProblem& p;
   F fault;
 
-  void norm(const std::vector<float>& weight, float* head, bool is_k) const {
+  void norm(const FloatArray& weight, float* head, bool is_k) const {
     if (!p.qk_norm || fault == F::kNormMissing) return;
-    const std::vector<float>& w = fault == F::kQNormForK && is_k ? a.weights->q_norm : weight;
+    const FloatArray& w = fault == F::kQNormForK && is_k ? a.weights->q_norm : weight;
     const float scale = reference::inverse_rms(head, p.head_dim, fault == F::kNormEps ? 1e-5f : p.eps);
     for (int i = 0; i < p.head_dim; ++i) {
       const float one = p.norm_plus_one && fault != F::kNormWithoutOne ? 1.f : 0.f;
@@ -208,7 +208,7 @@ void run_rows(const A& a, int first, int rows, std::span<const int32_t> sequence
   };
   for_each(stream, rows, [&](int64_t i) {
     const int64_t position = position_of(i);
-    const auto both = [&](const std::vector<float>& weight, float* head, bool is_k) {
+    const auto both = [&](const FloatArray& weight, float* head, bool is_k) {
       if (fault == F::kRopeBeforeNorm) core.rotate(position, head, is_k);
       core.norm(weight, head, is_k);
       if (fault != F::kRopeBeforeNorm) core.rotate(position, head, is_k);

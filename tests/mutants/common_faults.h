@@ -147,14 +147,19 @@ struct Common {
   // Members count finished items without an atomic; what is lost is missing in the output.
   static void data_race(const Tactic& t, const A& a, Stream& s) {
     right<Op>(t, a, s);
-    volatile uint32_t finished = 0;
+    volatile uint32_t finished = 0, between = 0;
     std::atomic<int> here{0};
     const int members = s.team->members();
-    constexpr uint32_t kItems = 30'000;
+    // Long enough that members also meet where they take turns on one core.
+    constexpr uint32_t kItems = 400'000;
     s.team->run([&](int) {
       for (++here; here.load() < members;) {
       }
-      for (uint32_t i = 0; i < kItems; ++i) finished = finished + 1;
+      for (uint32_t i = 0; i < kItems; ++i) {
+        const uint32_t before = finished;
+        between = i;
+        finished = before + 1;
+      }
     });
     out_of(a).at(0, 5) *= static_cast<float>(finished) / static_cast<float>(kItems * static_cast<uint32_t>(members));
   }

@@ -151,6 +151,28 @@ int number_of(const char* flag, const std::string& text, int least, int most) {
   return value;
 }
 
+// All tactics of the healthy backends of one op at one geometry: 0 when all are proved. For tests/mutants/auto, which
+// builds this program with a changed backend.
+int prove_healthy(const std::string& op, const std::string& geometry) {
+  ProveOptions options;
+  options.device = this_cpu();
+  options.threads = 2;
+  options.time = false;
+  options.child_argv = {kSelf, "--healthy-backends"};
+  options.cache_folder = "none";
+  int failed = 0;
+  for (const Geometry& g : geometries())
+    for (const AnyProblem& p : g.problems) {
+      if (g.name != geometry || op_name_of(p) != op) continue;
+      for (const ProofEntry& e : prove({&p, 1}, options, healthy(), kSilenceMs).entries) {
+        if (e.verdict.ok() || info_of(e.verdict.code).refusal) continue;
+        ++failed;
+        fmt::print("{} {} {}: {} {}\n", e.op, e.backend, e.tactic, name_of(e.verdict.code), e.verdict.sentence);
+      }
+    }
+  return failed == 0 ? 0 : 1;
+}
+
 int run_with(const std::vector<std::string>& args) {
   Wish wish;
   bool what = false;
@@ -204,6 +226,8 @@ int main(int argc, char** argv) {
   try {
     if (args.size() == 1 && args[0] == "--child")
       return prove_child(mutants::planted([](const mutants::Name&) { return true; }));
+    if (args.size() == 1 && args[0] == "--healthy-backends") return prove_child(mutants::healthy());
+    if (args.size() == 3 && args[0] == "--prove") return mutants::prove_healthy(args[1], args[2]);
     if (args.size() == 3 && args[0] == "--naive") return mutants::naive_child(args[1], args[2]);
     if (args.size() == 3 && args[0] == "--healthy-child") return mutants::healthy_child(args[1], std::stoull(args[2]));
     return mutants::run_with(args);

@@ -79,7 +79,7 @@ const std::vector<Geometry>& geometries() {
   static const std::vector<Geometry> all = [] {
     Geometry large{"397b", {}}, small{"35b", {}};
     large.problems = {
-        EmbedProblem{248'320 / 32, 4096},
+        EmbedProblem{248'320, 4096},
         JoinProblem{.hidden = 4096, .ranks = 4, .plus_one = true},
         LinearProblem{.in = 4096, .out = 248'320 / 32 / 32 + 30, .format = WeightFormat::kNvfp4},
         MoeProblem{.hidden = 4096, .experts = 512, .top_k = 10, .width = 32, .shared_width = 32, .shared_gate = true},
@@ -94,7 +94,7 @@ const std::vector<Geometry>& geometries() {
         SampleProblem{.vocab = 248'320 / 32, .usable = 248'077 / 32},
     };
     small.problems = {
-        EmbedProblem{248'320 / 16, 2048},
+        EmbedProblem{248'320, 2048},
         JoinProblem{.hidden = 2048, .ranks = 2, .plus_one = true},
         LinearProblem{.in = 2048, .out = 456, .format = WeightFormat::kNvfp4},
         MoeProblem{.hidden = 2048, .experts = 256, .top_k = 8, .width = 32, .shared_width = 32, .shared_gate = true},
