@@ -219,9 +219,7 @@ void recur(const GdnRecurrent& a, cudaStream_t stream) {
 
 void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, float* partial, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
-  product(weights.qkv, x, a.rows, a.qkv, on);
-  product(weights.z, x, a.rows, a.z, on);
-  product(weights.ba, x, a.rows, a.ba, on);
+  gdn_project(a, weights, x, stream);
   const int units = gdn_conv_units(a);
   launch(
       {.grid = dim3(static_cast<unsigned>(a.rows), static_cast<unsigned>((units + kGdnConvWarps - 1) / kGdnConvWarps)),

@@ -29,5 +29,7 @@ struct GdnRecurrent {
 };
 
 void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, float* partial, void* stream);
+// The projections of x into qkv, z and ba.
+void gdn_project(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
 
 }  // namespace mettle::cuda
