@@ -262,6 +262,51 @@ TEST(Engine, AFailedStepEndsItsRequestsAndNoOthers) {
   expect_nothing_left(*engine);
 }
 
+TEST(Engine, AFailedDeviceEndsEveryRequestAndTakesNoMore) {
+  std::atomic<bool> fail_now{false};
+  Probe probe;
+  probe.on_logits = [&](std::span<const ProbedRow>, const TensorView&) {
+    if (fail_now) fail(Code::kDevice, "planted: device lost");
+  };
+  EngineOptions options = tiny_options();
+  options.max_running = 2;
+  const auto engine = start_tiny(options, std::move(probe));
+  std::vector<Reply> replies(4);  // two run, two wait
+  for (Reply& reply : replies) engine->submit(kSum, endless(), reply.listener());
+  replies[1].wait_for_tokens(1);
+  EXPECT_TRUE(engine->stats().healthy);
+  fail_now = true;
+  for (Reply& reply : replies) {
+    EXPECT_EQ(reply.wait().finish, Finish::kError);
+    EXPECT_THAT(reply.wait().error, HasSubstr("device lost"));
+  }
+  engine->drain(1e9);
+  const EngineStats stats = engine->stats();
+  EXPECT_FALSE(stats.healthy);
+  EXPECT_THAT(stats.unhealthy_why, HasSubstr("device lost"));
+  EXPECT_EQ(stats.requests_failed, 4u);
+  EXPECT_EQ(stats.running + stats.waiting + stats.blocks_used + stats.slots_used, 0);
+  for (Reply& reply : replies) EXPECT_EQ(reply.finals(), 1);
+}
+
+TEST(Engine, AnUnhealthyEngineRefusesAndIgnores) {
+  Probe probe;
+  probe.on_logits = [](std::span<const ProbedRow>, const TensorView&) { fail(Code::kDevice, "planted: device lost"); };
+  const auto engine = start_tiny(tiny_options(), std::move(probe));
+  Reply last, refused;
+  const uint64_t id = engine->submit(kSum, endless(), last.listener());
+  last.wait();
+  try {
+    engine->submit(kSum, endless(), refused.listener());
+    FAIL() << "accepted by an engine that stopped";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code, Code::kDevice);
+    EXPECT_THAT(e.message, HasSubstr("engine: stopped after an error: planted: device lost"));
+  }
+  engine->cancel(id);
+  EXPECT_EQ(refused.finals(), 0);
+}
+
 TEST(Engine, AFailedStepOfTwoRanksDoesNotHang) {
   EngineOptions options = tiny_options();
   options.tp_size = 2;

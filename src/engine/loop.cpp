@@ -164,7 +164,9 @@ void EngineLoop::step() {
     run_model(rows);
     sample(rows);
   } catch (const std::exception& e) {
-    if (on_gpu()) throw;  // a failed CUDA call: nothing on the device can be trusted to go on
+    // A failed device or CUDA call: nothing can be trusted to go on. loop() ends every request and says so.
+    const auto* error = dynamic_cast<const Error*>(&e);
+    if (on_gpu() || (error != nullptr && error->code == Code::kDevice)) throw;
     log::error("engine: a step of {} sequences failed: {}", rows.size(), e.what());
     TokenEvent event{.finish = Finish::kError, .error = fmt::format("the step failed: {}", e.what())};
     for (const uint64_t id : step_ids_) finish(id, event);

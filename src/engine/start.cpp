@@ -115,6 +115,9 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
     log::warn("threads: {} asked for, {} used: so many cores are usable", options.threads, threads);
   const int threads_per_rank = std::max(threads / options.tp_size, 1);
 
+  const int64_t available = on_gpu ? gpu::free_memory() : available_memory();
+  check_memory({.weights = ranks.weights, .available = available});  // before minutes go into proofs
+
   EngineParts parts;
   const int usable = options.usable_vocab > 0 ? std::min(options.usable_vocab, model.vocab) : model.vocab;
   parts.sample_problem = {.vocab = model.vocab, .usable = usable};
@@ -132,7 +135,7 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   parts.sample_choices = choices.choose(parts.sample_problem);
   info.prove_seconds = seconds_since(prove_start);
 
-  MemoryPlan plan{.weights = ranks.weights, .available = on_gpu ? gpu::free_memory() : available_memory()};
+  MemoryPlan plan{.weights = ranks.weights, .available = available};
   StepLimits limits{.rows = options.step_tokens, .logit_rows = options.max_running, .team_members = threads_per_rank};
   const auto scratch = [&] {
     int64_t bytes = int64_t{limits.logit_rows} * model.vocab * static_cast<int64_t>(sizeof(float));

@@ -338,7 +338,10 @@ TEST_F(ApiTest, ModelsTokensHealthMetricsPlan) {
   EXPECT_EQ(client.read_answer(true).status, 200);
   engine->break_down("device lost");
   EXPECT_EQ(get("/health/live").status, 503);
+  EXPECT_EQ(Json::parse(get("/health/live").body)["why"], "device lost");
   EXPECT_EQ(get("/health/ready").status, 503);
+  EXPECT_NE(get("/health/ready").body.find("device lost"), std::string::npos);
+  EXPECT_NE(get("/metrics").body.find("mettle_healthy 0\n"), std::string::npos);
   EXPECT_EQ(post("/v1/completions", {{"prompt", "a"}}).status, 503);
 }
 

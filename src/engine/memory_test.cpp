@@ -1,0 +1,127 @@
+// What does not fit is refused with numbers, before anything is proved or loaded.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "engine/plan.h"
+#include "engine/test_support.h"
+#include "tensor/buffer.h"
+
+namespace mettle {
+namespace {
+
+using namespace mettle::testing;
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+TEST(Memory, PlanThatDoesNotFitIsRefusedWithItsParts) {
+  MemoryPlan plan;
+  plan.weights.by_format[static_cast<size_t>(WeightFormat::kBf16)] = 3 << 20;
+  plan.scratch_bytes = 1 << 20;
+  plan.caches.kv_bytes = 2 << 20;
+  plan.caches.state_bytes = 1 << 20;
+  plan.caches.blocks = 128;
+  plan.caches.slots = 4;
+  plan.available = plan.total();
+  EXPECT_EQ(plan.total(), 7 << 20);
+  check_memory(plan);
+  --plan.available;
+  try {
+    check_memory(plan);
+    FAIL() << "accepted one byte too many";
+  } catch (const Error& e) {
+    EXPECT_EQ(e.code, Code::kDevice);
+    EXPECT_THAT(e.message, HasSubstr("needs 7340032 bytes, 7340031 are available"));
+    for (const char* part : {"weights 3.0 MiB", "scratch 1.0 MiB", "kv      2.0 MiB (128 blocks", "state   1.0 MiB (4"})
+      EXPECT_THAT(e.message, HasSubstr(part));
+  }
+}
+
+TEST(Memory, WhatIsAvailableIsSomeOfThisMachine) {
+  EXPECT_GT(available_memory(), 0);
+  EXPECT_LE(available_memory(), sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE));
+}
+
+// Counts what is asked for proofs.
+class Asked : public UnprovedChoices {
+ public:
+  Choices<MoeOp> choose(const MoeProblem& p) override {
+    ++count;
+    return UnprovedChoices::choose(p);
+  }
+  int count = 0;
+};
+
+class Starts : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    path_ = fs::temp_directory_path() / ("mettle-memory-" + std::to_string(getpid()));
+    fs::create_directories(path_);
+    options_.model_path = path_.string();
+    options_.dummy_weights = true;
+    options_.on_progress = [this](const std::string& phase, uint64_t, uint64_t) { phases_ += phase + " "; };
+  }
+  void TearDown() override { fs::remove_all(path_); }
+
+  std::string refusal() {
+    std::ofstream(path_ / "config.json") << config_;
+    const size_t before = buffer_bytes_in_use();
+    try {
+      start_probed(options_, {.choices = asked_});
+      ADD_FAILURE() << "started";
+      return "";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code, Code::kDevice);
+      EXPECT_EQ(buffer_bytes_in_use(), before);
+      EXPECT_EQ(phases_, "");
+      return e.message;
+    }
+  }
+
+  nlohmann::json config_ = {{"architectures", {"Qwen3MoeForCausalLM"}},
+                            {"model_type", "qwen3_moe"},
+                            {"vocab_size", 512},
+                            {"hidden_size", 64},
+                            {"num_hidden_layers", 4},
+                            {"max_position_embeddings", 1 << 24},
+                            {"num_attention_heads", 4},
+                            {"num_key_value_heads", 2},
+                            {"head_dim", 16},
+                            {"num_experts", 8},
+                            {"num_experts_per_tok", 2},
+                            {"moe_intermediate_size", 64},
+                            {"norm_topk_prob", true},
+                            {"rope_theta", 10000.0}};
+  EngineOptions options_;
+  std::shared_ptr<Asked> asked_ = std::make_shared<Asked>();
+  std::string phases_;
+  fs::path path_;
+};
+
+TEST_F(Starts, WeightsBeyondMemoryAreRefusedBeforeProofs) {
+  config_["hidden_size"] = 1 << 16;
+  config_["moe_intermediate_size"] = 1 << 20;
+  config_["num_experts"] = 512;
+  const std::string message = refusal();
+  // 4 layers of 512 experts of three matrices of 2^16 x 2^20 numbers of two bytes.
+  EXPECT_THAT(message, HasSubstr("memory: the plan needs 844"));
+  EXPECT_THAT(message, HasSubstr("are available"));
+  EXPECT_THAT(message, HasSubstr("weights 805"));
+  EXPECT_EQ(asked_->count, 0);
+}
+
+TEST_F(Starts, CachesBeyondMemoryAreRefusedBeforeLoading) {
+  options_.max_running = 4096;
+  options_.cache_bytes = int64_t{1} << 50;
+  const std::string message = refusal();
+  // At most 2^31 - 1 blocks of 16 tokens of 4 layers x (k, v) x 2 heads x 16 x 2 bytes.
+  EXPECT_THAT(message, HasSubstr("memory: the plan needs 17592"));
+  EXPECT_THAT(message, HasSubstr("(2147483647 blocks of 16 tokens)"));
+}
+
+}  // namespace
+}  // namespace mettle
