@@ -1,6 +1,6 @@
 // Tokens per second of the whole engine without a server:
-//   offline_bench CONFIG_FOLDER [--threads N] [--real] [--prompt N] [--new N] [--json FILE]
-// Weights are dummies unless --real. Decode with 1 row and with 32 rows of distinct prompts, prefill of one prompt.
+//   offline_bench CONFIG_FOLDER [--device D] [--threads N] [--real] [--rows 1,32] [--prompt N] [--new N] [--json FILE]
+// Weights are dummies unless --real. Decode with each number of rows of distinct prompts, prefill of one prompt.
 // The program is its own proof child.
 #include <fmt/format.h>
 
@@ -12,6 +12,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 
 #include "base/error.h"
 #include "engine/engine.h"
@@ -25,20 +26,29 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   EngineOptions engine;
   int prompt = 512, decode_new = 128;
+  std::vector<int> rows = {1, 32};
   std::string json;
 };
 
 Options parse(int argc, char** argv) {
   Options o;
   o.engine.dummy_weights = true;
-  o.engine.cache_bytes = int64_t{1} << 30;
   for (int i = 1; i < argc; ++i) {
     const std::string arg = argv[i];
     const auto value = [&]() -> std::string {
       if (i + 1 >= argc) fail(Code::kInvalidRequest, arg + ": must have a value");
       return argv[++i];
     };
-    if (arg == "--threads")
+    if (arg == "--device")
+      o.engine.device = value();
+    else if (arg == "--rows") {
+      o.rows.clear();
+      std::istringstream list(value());
+      for (std::string part; std::getline(list, part, ',');) o.rows.push_back(std::stoi(part));
+      o.engine.max_running = std::max(o.engine.max_running, *std::max_element(o.rows.begin(), o.rows.end()));
+    } else if (arg == "--step-tokens")
+      o.engine.step_tokens = std::stoi(value());
+    else if (arg == "--threads")
       o.engine.threads = std::stoi(value());
     else if (arg == "--real")
       o.engine.dummy_weights = false;
@@ -49,7 +59,8 @@ Options parse(int argc, char** argv) {
     else if (arg == "--json")
       o.json = value();
     else if (arg.starts_with("--"))
-      fail(Code::kInvalidRequest, arg + ": must be one of --threads --real --prompt --new --json");
+      fail(Code::kInvalidRequest,
+           arg + ": must be one of --device --rows --step-tokens --threads --real --prompt --new --json");
     else
       o.engine.model_path = arg;
   }
@@ -141,16 +152,18 @@ int run_bench(int argc, char** argv) {
     return o.prompt / run(*engine, {random_prompt(o.prompt, vocab, 77u + static_cast<unsigned>(i))}, 1).first;
   });
   const EngineInfo& info = engine->info();
+  nlohmann::json by_rows = nlohmann::json::object();
+  for (const int rows : o.rows) by_rows[std::to_string(rows)] = decode(rows);
   const nlohmann::json result = {{"model", info.model_name},
                                  {"threads", info.threads},
                                  {"weight_bytes", info.weight_bytes},
                                  {"prove_seconds", info.prove_seconds},
                                  {"load_seconds", info.load_seconds},
                                  {"load_peak_anonymous_bytes", load_peak},
-                                 {"decode_1_row_tokens_s", decode(1)},
-                                 {"decode_32_rows_tokens_s", decode(32)},
+                                 {"decode_tokens_s_by_rows", by_rows},
                                  {"prefill_tokens", o.prompt},
                                  {"prefill_tokens_s", prefill},
+                                 {"device", info.device.model},
                                  {"plan", info.plan}};
   std::printf("%s\n", result.dump(1).c_str());
   if (!o.json.empty()) std::ofstream(o.json) << result.dump(1) << "\n";

@@ -116,7 +116,8 @@ void race(Trial<Op>& trial, std::vector<Work<Op>>& works, gpu::Stream* gpu, Pipe
       auto graph = std::make_shared<gpu::Graph>(*gpu, [&] {
         for (int i = 0; i < r.launches; ++i) r.launch();
       });
-      r.launch = [graph, gpu] { graph->launch(*gpu); };
+      // What was recorded points into memory that the recorded launch owns.
+      r.launch = [recorded = std::move(r.launch), graph, gpu] { graph->launch(*gpu); };
       r.us.clear(), r.spent = 0, r.least = 1e300;
       r.run();
     }
