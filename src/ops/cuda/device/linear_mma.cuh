@@ -17,6 +17,7 @@ __global__ __launch_bounds__(256, NT == 1 && !MANY ? 3 : 2) void linear_mma_kern
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   const int part = warp % SPLIT, tile = blockIdx.x * kTileRows + warp / SPLIT;
   const bool active = tile < w.tiles;
+  const int first = blockIdx.y * 8 * NT;  // row of this pass
   ptx::trigger();
   // Asked for now, needed last: a load at the end would add its whole latency.
   const int row0 = tile * 16 + g;
@@ -28,8 +29,8 @@ __global__ __launch_bounds__(256, NT == 1 && !MANY ? 3 : 2) void linear_mma_kern
   bool ok[NT];
 #pragma unroll
   for (int n = 0; n < NT; ++n) {
-    ok[n] = active && g + 8 * n < rows;
-    row[n] = x + int64_t{g + 8 * n} * w.cols;
+    ok[n] = active && first + g + 8 * n < rows;
+    row[n] = x + int64_t{first + g + 8 * n} * w.cols;
   }
   p64::stream_tile_row<W, NT, MANY>(c, w.payload + int64_t{tile} * w.units * W::kBytes, w.units, part, SPLIT, w.cols,
                                     row, ok, lane, active, true);
@@ -51,20 +52,21 @@ __global__ __launch_bounds__(256, NT == 1 && !MANY ? 3 : 2) void linear_mma_kern
   for (int n = 0; n < NT; ++n)
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
-      const int m = 8 * n + 2 * t + (q & 1), r = row0 + 8 * (q >> 1);
+      const int m = first + 8 * n + 2 * t + (q & 1), r = row0 + 8 * (q >> 1);
       if (m < rows && r < w.rows) y[int64_t{m} * w.rows + r] = c[n][q] * (q < 2 ? scale0 : scale1);
     }
 }
 
 template <class W, int NT>
-void launch_linear_mma(const LinearMmaArgs& a, const uint16_t* x, float* y, int rows) {
+void launch_linear_mma(const LinearMmaArgs& a) {
   const int units = a.weight.units;
   const auto go = [&](auto split) {
     constexpr int kSplit = decltype(split)::value;
-    const int grid = (a.weight.tiles + 8 / kSplit - 1) / (8 / kSplit);
+    const dim3 grid(static_cast<unsigned>((a.weight.tiles + 8 / kSplit - 1) / (8 / kSplit)),
+                    static_cast<unsigned>((a.rows + 8 * NT - 1) / (8 * NT)));
     const auto kernel =
         units > kSplit ? linear_mma_kernel<W, NT, kSplit, true> : linear_mma_kernel<W, NT, kSplit, false>;
-    launch({.grid = dim3(grid), .block = dim3(256), .stream = a.stream}, kernel, a.weight, x, y, rows);
+    launch({.grid = grid, .block = dim3(256), .stream = a.stream}, kernel, a.weight, a.x, a.y, a.rows);
   };
   // One unit per warp where k is long enough.
   if (units > 4) return go(std::integral_constant<int, 8>{});
@@ -75,15 +77,10 @@ void launch_linear_mma(const LinearMmaArgs& a, const uint16_t* x, float* y, int 
 
 template <class W>
 void run_linear_mma(const LinearMmaArgs& a) {
-  for (int done = 0; done < a.rows; done += 16) {
-    const int rows = std::min(16, a.rows - done);
-    const uint16_t* x = a.x + int64_t{done} * a.weight.cols;
-    float* y = a.y + int64_t{done} * a.weight.rows;
-    if (rows <= 8)
-      launch_linear_mma<W, 1>(a, x, y, rows);
-    else
-      launch_linear_mma<W, 2>(a, x, y, rows);
-  }
+  if (a.rows <= 8)
+    launch_linear_mma<W, 1>(a);
+  else
+    launch_linear_mma<W, 2>(a);
 }
 
 }  // namespace mettle::cuda

@@ -29,6 +29,24 @@ __device__ __forceinline__ uint4 load_activation(const void* p, bool ok) {
   return v;
 }
 
+// Asynchronous copies to shared memory, done when the group they were committed in is waited for; `ok` false reads
+// nothing and writes zeros. A thread waits until at most N of its latest groups are not done.
+__device__ __forceinline__ void copy_async_16(void* to, const void* from, bool ok) {
+  asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(ok ? 16 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void copy_async_4(void* to, const void* from, bool ok) {
+  asm volatile("cp.async.ca.shared.global [%0],[%1],4,%2;" ::"r"(static_cast<uint32_t>(__cvta_generic_to_shared(to))),
+               "l"(from), "r"(ok ? 4 : 0)
+               : "memory");
+}
+__device__ __forceinline__ void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N>
+__device__ __forceinline__ void copy_async_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+}
+
 // bf16 pair product; exact where the product fits, subnormals included (mul.bf16x2 needs SM90; the fma form does SM80).
 __device__ __forceinline__ uint32_t mul_bf16x2(uint32_t a, uint32_t b) {
   uint32_t r;

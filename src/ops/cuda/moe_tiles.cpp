@@ -1,0 +1,40 @@
+// moe, CUDA "tiles": many rows, grouped by expert. See moe_tiles.h.
+#include "ops/cuda/moe_tiles.h"
+
+#include <algorithm>
+
+#include "ops/cuda/moe_support.h"
+#include "ops/cuda/moe_tiles_scratch.h"
+
+namespace mettle {
+namespace {
+
+size_t workspace(const Tactic&, const MoeProblem& p, int rows, int) {
+  size_t bytes = 0;
+  cuda::carve_moe_tiles(p, std::min(rows, cuda::kMoeTilesRows), nullptr, &bytes);
+  return bytes;
+}
+
+#if METTLE_CUDA
+void run(const Tactic& tactic, const MoeArgs& a, Stream& stream) {
+  cuda::moe_tiles(a, static_cast<cuda::TileEngine>(tactic.variant), static_cast<CUstream_st*>(stream.cuda));
+}
+#endif
+
+}  // namespace
+
+extern const Backend<MoeOp> moe_cuda_tiles;
+const Backend<MoeOp> moe_cuda_tiles = {
+    .name = "tiles",
+    .numerics = {.h = Rounds::kBf16},
+    .layout = Layout::kP64,
+    .kind = DeviceKind::kCuda,
+    .supports = cuda_moe,
+    .tactics = [](const MoeProblem&, const Device& device) { return cuda::tile_tactics(device); },
+    .workspace = workspace,
+#if METTLE_CUDA
+    .run = run,
+#endif
+};
+
+}  // namespace mettle

@@ -1,0 +1,139 @@
+// What the fast CUDA backends of linear and moe say of a problem, and how they size what a launch covers: host code of
+// every build.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <random>
+
+#include "ops/cuda/moe_tiles_scratch.h"
+#include "ops/cuda/support.h"
+#include "ops/linear.h"
+
+namespace mettle {
+namespace {
+
+using ::testing::HasSubstr;
+
+Device gpu(int sm) {
+  Device d;
+  d.kind = DeviceKind::kCuda;
+  d.sm = sm;
+  d.name = "sm" + std::to_string(sm);
+  return d;
+}
+
+template <class Op>
+const Backend<Op>& cuda_backend(std::string_view name) {
+  for (const Backend<Op>* b : backends_of<Op>())
+    if (b->name == name && b->kind == DeviceKind::kCuda) return *b;
+  throw std::runtime_error("no such backend");
+}
+
+MoeProblem moe() {
+  return {.hidden = 2048, .experts = 256, .top_k = 8, .width = 512, .shared_width = 512, .shared_gate = true};
+}
+
+void expect_served(const Verdict& v) {
+  if (kCudaBuilt)
+    EXPECT_TRUE(v.ok()) << v.have << " " << v.need;
+  else
+    EXPECT_EQ(v.code, VerdictCode::kNotBuilt) << v.have << " " << v.need;
+}
+void expect_refused(const Verdict& v, VerdictCode code, const char* have, const char* need) {
+  EXPECT_EQ(v.code, code) << v.have;
+  EXPECT_THAT(v.have, HasSubstr(have));
+  EXPECT_THAT(v.need, HasSubstr(need));
+}
+
+TEST(CudaProducts, LinearIsServedInEveryFormatThatP64Holds) {
+  for (const char* name : {"mma", "tiles"}) {
+    const auto& b = cuda_backend<LinearOp>(name);
+    for (const WeightFormat f : {WeightFormat::kNvfp4, WeightFormat::kFp8, WeightFormat::kBf16})
+      expect_served(b.supports({.in = 272, .out = 257, .format = f}, gpu(90)));
+    expect_refused(b.supports({.in = 264, .out = 64}, gpu(90)), VerdictCode::kShapeUnsupported, "264", "16");
+    expect_refused(b.supports({.in = 256, .out = 64, .format = WeightFormat::kFp8Block}, gpu(90)),
+                   VerdictCode::kFormatUnsupported, "fp8_block", "nvfp4");
+    expect_refused(b.supports({.in = 256, .out = 64, .activation = Activation::kF32}, gpu(90)),
+                   VerdictCode::kFormatUnsupported, "f32", "bf16");
+    expect_refused(b.supports({.in = 256, .out = 64}, gpu(75)), VerdictCode::kWrongSm, "sm75", "sm80");
+    expect_refused(b.supports({.in = 256, .out = 64}, Device{}), VerdictCode::kWrongSm, "cpu", "sm80");
+  }
+}
+
+TEST(CudaProducts, MoeRefusesWhatItsTablesDoNotHold) {
+  for (const char* name : {"w4a16_mma", "tiles"}) {
+    const auto& b = cuda_backend<MoeOp>(name);
+    expect_served(b.supports(moe(), gpu(90)));
+    MoeProblem p = moe();
+    p.experts = 512, p.top_k = 16, p.shared_width = 48, p.shared_format = WeightFormat::kFp8;
+    expect_served(b.supports(p, gpu(80)));
+    p.experts = 513;
+    expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "513", "512");
+    p = moe(), p.top_k = 17;
+    expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "17", "16");
+    p = moe(), p.experts = 4, p.top_k = 5;
+    expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "5", "4");
+    p = moe(), p.top_k = 0;
+    expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "top 0", "1..");
+    p = moe(), p.width = 24;
+    expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "24", "16");
+    p = moe(), p.shared_format = WeightFormat::kF32;
+    expect_refused(b.supports(p, gpu(90)), VerdictCode::kFormatUnsupported, "shared", "bf16");
+  }
+  MoeProblem p = moe();
+  p.format = WeightFormat::kBf16;
+  expect_refused(cuda_backend<MoeOp>("w4a16_mma").supports(p, gpu(90)), VerdictCode::kFormatUnsupported, "bf16",
+                 "nvfp4");
+  expect_served(cuda_backend<MoeOp>("tiles").supports(p, gpu(90)));
+}
+
+TEST(CudaProducts, WgmmaIsATacticOfSm90Alone) {
+  EXPECT_EQ(cuda::tile_tactics(gpu(80)).size(), 1u);
+  EXPECT_EQ(cuda::tile_tactics(gpu(120)).size(), 1u);
+  ASSERT_EQ(cuda::tile_tactics(gpu(90)).size(), 2u);
+  EXPECT_EQ(cuda::tile_tactics(gpu(90))[1].name, "wgmma");
+}
+
+// A launch covers moe_most_groups() groups, whatever the routing.
+TEST(CudaProducts, NoRoutingMakesMoreGroupsThanALaunchCovers) {
+  std::mt19937 random(1);
+  for (const int experts : {1, 3, 16, 256})
+    for (const int rows : {1, 2, 31, 32, 33, 500})
+      for (const int block : {32, 64, 256})
+        for (int skew = 0; skew < 3; ++skew) {
+          MoeProblem p = moe();
+          p.experts = experts, p.top_k = std::min(experts, 8);
+          std::vector<int> count(static_cast<size_t>(experts));
+          for (int row = 0; row < rows; ++row)
+            for (int k = 0; k < p.top_k; ++k) {
+              // skew 0: the first experts always; 1: spread evenly; 2: at random
+              const int e = skew == 0   ? k
+                            : skew == 1 ? (row * p.top_k + k) % experts
+                                        : static_cast<int>(random() % static_cast<unsigned>(experts));
+              ++count[static_cast<size_t>(e)];
+            }
+          int groups = (rows + block - 1) / block;
+          for (const int n : count) groups += (n + block - 1) / block;
+          EXPECT_LE(groups, cuda::moe_most_groups(p, rows, block)) << experts << " " << rows << " " << block;
+        }
+}
+
+TEST(CudaProducts, WorkspaceGrowsWithRowsUpToOnePass) {
+  for (const char* name : {"w4a16_mma", "tiles"}) {
+    const auto& b = cuda_backend<MoeOp>(name);
+    for (const int shared_width : {0, 48, 512}) {
+      MoeProblem p = moe();
+      p.shared_width = shared_width;
+      size_t before = 0;
+      for (const int rows : {1, 2, 3, 16, 31, 32, 33, 64, 500, 2047, 2048, 2049, 5000}) {
+        const size_t bytes = b.workspace(b.tactics(p, gpu(90))[0], p, rows, 1);
+        EXPECT_GE(bytes, before) << name << " " << rows;
+        before = bytes;
+      }
+      EXPECT_EQ(before, b.workspace(b.tactics(p, gpu(90))[0], p, 2048, 1)) << name;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mettle
