@@ -41,7 +41,7 @@ Verdict supports(const AttentionProblem& p, const Device& device) {
 #if METTLE_CUDA
 void run(const Tactic&, const AttentionArgs& a, Stream& stream) {
   reference::Carver carver(a.ws);
-  const Scratch s = carve(carver, a.problem, a.batch->rows);
+  const Scratch s = carve(carver, a.problem, a.batch->device->rows);
   const AttentionWeights& w = *a.weights;
   cuda::attention_reference({.problem = a.problem,
                              .batch = *a.batch->device,

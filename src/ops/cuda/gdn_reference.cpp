@@ -42,7 +42,7 @@ Verdict supports(const GdnProblem& p, const Device& device) {
 #if METTLE_CUDA
 void run(const Tactic&, const GdnArgs& a, Stream& stream) {
   reference::Carver carver(a.ws);
-  const Scratch s = carve(carver, a.problem, a.batch->rows);
+  const Scratch s = carve(carver, a.problem, a.batch->device->rows);
   const GdnWeights& w = *a.weights;
   cuda::gdn_reference({.problem = a.problem,
                        .batch = *a.batch->device,
