@@ -7,8 +7,12 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
+#include <thread>
 
 #include "base/error.h"
 #include "base/log.h"
@@ -94,20 +98,39 @@ void list_entries(const Problem& problem, size_t index, const ProveOptions& opti
   }
 }
 
+// What the children of several runs tell, one at a time.
+struct Progressing {
+  std::mutex mutex;
+  size_t done = 0;
+};
+
+// Works through some of the problems, proving and timing or only one of both.
+struct Phase {
+  std::vector<size_t> problems;
+  bool prove = true, time = true;
+  int threads = 1;
+};
+
 class Run {
  public:
-  Run(std::span<const AnyProblem> problems, const ProveOptions& options, std::vector<Item>& items, int silence_ms)
-      : problems_(problems), options_(options), items_(items), silence_(silence_ms) {}
+  Run(std::span<const AnyProblem> problems, const ProveOptions& options, std::vector<Item>& items, int silence_ms,
+      Phase phase, Progressing& progress)
+      : problems_(problems),
+        options_(options),
+        items_(items),
+        phase_(std::move(phase)),
+        silence_(silence_ms),
+        progress_(progress) {}
 
   // Children until nothing is open: each death settles at least one entry.
   void work() {
-    while (std::any_of(items_.begin(), items_.end(), [](const Item& i) { return i.open(); })) {
+    while (std::any_of(items_.begin(), items_.end(), [&](const Item& i) { return open(i); })) {
       current_ = nullptr;
       ended_ = false;
       const SubprocessResult result = run_child();
       if (ended_) {
         for (Item& i : items_)
-          if (i.open())
+          if (open(i))
             settle(i, refuse(VerdictCode::kFault, "no report", "a report", "the child ended without a report"));
         return;
       }
@@ -116,7 +139,7 @@ class Run {
              fmt::format("prove: the child did not start: {}; its last words: {}", how(result), last_line(result.err)));
       if (current_ == nullptr)
         for (Item& i : items_)
-          if (i.open()) {
+          if (open(i)) {
             current_ = &i;
             break;
           }
@@ -126,22 +149,24 @@ class Run {
   }
 
  private:
+  bool open(const Item& item) const {
+    if (std::find(phase_.problems.begin(), phase_.problems.end(), item.problem) == phase_.problems.end()) return false;
+    return (phase_.prove && item.prove) || (phase_.time && item.time && (phase_.prove || !item.prove));
+  }
+
   std::string input() const {
-    std::string text = json{{"threads", options_.threads},
-                            {"seed", 1},
-                            {"gpu", options_.device.kind == DeviceKind::kCuda ? options_.device.index : -1}}
-                           .dump() +
-                       "\n";
+    const int gpu = options_.device.kind == DeviceKind::kCuda ? options_.device.index : -1;
+    std::string text = json{{"threads", phase_.threads}, {"seed", 1}, {"gpu", gpu}}.dump() + "\n";
     for (size_t p = 0; p < problems_.size(); ++p) {
       json entries = json::array();
       for (size_t i = 0; i < items_.size(); ++i) {
         const Item& item = items_[i];
-        if (item.problem == p && item.open())
+        if (item.problem == p && open(item))
           entries.push_back({{"id", i},
                              {"backend", item.entry.backend},
                              {"tactic", item.entry.tactic},
                              {"prove", item.prove},
-                             {"time", item.time}});
+                             {"time", item.time && phase_.time}});
       }
       if (!entries.empty()) text += json{{"problem", to_json(problems_[p])}, {"entries", entries}}.dump() + "\n";
     }
@@ -164,7 +189,7 @@ class Run {
     const json& id = event.at(key);
     if (!id.is_number_unsigned() || id.get<size_t>() >= items_.size()) return nullptr;
     Item& item = items_[id.get<size_t>()];
-    return item.open() ? &item : nullptr;
+    return open(item) ? &item : nullptr;
   }
 
   // Anything that is not an event of the protocol is ignored: it proves nothing.
@@ -217,8 +242,9 @@ class Run {
   }
 
   void report(const Item& item) {
-    ++done_;
-    if (options_.on_progress) options_.on_progress(std::min(done_, items_.size()), items_.size(), item.entry);
+    const std::lock_guard lock(progress_.mutex);
+    ++progress_.done;
+    if (options_.on_progress) options_.on_progress(std::min(progress_.done, items_.size()), items_.size(), item.entry);
   }
 
   static std::string how(const SubprocessResult& r) {
@@ -260,11 +286,37 @@ class Run {
   std::span<const AnyProblem> problems_;
   const ProveOptions& options_;
   std::vector<Item>& items_;
+  Phase phase_;
   int silence_;
+  Progressing& progress_;
   Item* current_ = nullptr;
   bool hello_ = false, ended_ = false;
-  size_t done_ = 0;
 };
+
+// Several children side by side, each with some of the problems; the first failure to start one is the failure of all.
+// Only for a GPU: there a child's threads compute what is expected and no backend.
+void prove_side_by_side(std::span<const AnyProblem> problems, const ProveOptions& options, std::vector<Item>& items,
+                        int silence_ms, Progressing& progress) {
+  constexpr int kMost = 8, kThreadsOfOne = 2;
+  const int groups = std::clamp(std::min(options.threads / kThreadsOfOne, static_cast<int>(problems.size())), 1, kMost);
+  std::vector<Phase> phases(static_cast<size_t>(groups));
+  for (size_t p = 0; p < problems.size(); ++p) phases[p % phases.size()].problems.push_back(p);
+  std::exception_ptr error;
+  std::vector<std::thread> threads;
+  for (Phase& phase : phases)
+    threads.emplace_back([&] {
+      phase.time = false;
+      phase.threads = std::max(options.threads / groups, 1);
+      try {
+        Run(problems, options, items, silence_ms, phase, progress).work();
+      } catch (...) {
+        const std::lock_guard lock(progress.mutex);
+        error = std::current_exception();
+      }
+    });
+  for (std::thread& t : threads) t.join();
+  if (error) std::rethrow_exception(error);
+}
 
 }  // namespace
 
@@ -303,8 +355,12 @@ ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& opti
   }
   std::vector<bool> fresh;
   for (const Item& item : items) fresh.push_back(item.open());
-  Run run(problems, options, items, silence_ms);
-  run.work();
+  Progressing progress;
+  if (options.device.kind == DeviceKind::kCuda) prove_side_by_side(problems, options, items, silence_ms, progress);
+  Phase rest{.threads = options.threads};
+  rest.problems.resize(problems.size());
+  std::iota(rest.problems.begin(), rest.problems.end(), size_t{0});
+  Run(problems, options, items, silence_ms, std::move(rest), progress).work();
   for (size_t i = 0; i < items.size(); ++i) {
     if (fresh[i]) store.put(items[i].entry, options.threads);
     report.entries.push_back(items[i].entry);
