@@ -209,6 +209,7 @@ std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t s
   generic("prefill", {{full ? 70 : 19, 0}});
   generic("chunks", {{full ? 40 : 9, 63}, {5, 1}, {1, 30}, {full ? 17 : 2, 16}});
   generic("short", {{3, 0}, {2, 5}, {1, 9}});
+  if (!full) out.push_back(m.make("past_64", weights, {{66, 3}}));
   out.push_back(m.make("long", weights, {{2, 1500}}));
   out.push_back(m.make("far", weights, {{1, 100'000}}, 1, 8));
   out.push_back(m.make("tiny_qk", weights, {{9, 20}}, 1e-3));

@@ -6,7 +6,7 @@
 namespace mettle {
 
 std::vector<int> case_row_counts(int budget) {
-  constexpr int kCounts[] = {1, 3, 17, 16, 33, 2, 7, 15, 8, 65, 32, 31, 64, 63, 129, 128, 127, 512};
+  constexpr int kCounts[] = {1, 3, 17, 65, 2, 16, 33, 7, 15, 8, 129, 32, 31, 64, 63, 128, 127, 512};
   std::vector<int> out;
   int sum = 0;
   for (const int n : kCounts) {

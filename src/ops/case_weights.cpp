@@ -10,6 +10,7 @@ namespace mettle {
 namespace {
 
 constexpr int64_t kScaleBlock = 128;
+constexpr size_t kBehind = 1024;  // bytes of NaN behind every input: who reads on meets them
 
 // One segment with its memory: payload, then scales, then row scales.
 struct Segment {
@@ -248,7 +249,9 @@ void case_set(CaseWeight& weight, int64_t row, int64_t col, double value) {
 }
 
 CaseInput::CaseInput(int64_t rows, int64_t cols, DType dtype)
-    : dtype_(dtype), shape_({rows, cols}), data_(static_cast<size_t>(rows * cols) * size_of(dtype)) {}
+    : dtype_(dtype), shape_({rows, cols}), data_(static_cast<size_t>(rows * cols) * size_of(dtype) + kBehind) {
+  std::memset(data_.data() + data_.size() - kBehind, 0xFF, kBehind);
+}
 
 float CaseInput::get(int64_t row, int64_t col) const {
   const auto at = static_cast<size_t>(row * cols() + col);

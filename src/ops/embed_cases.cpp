@@ -6,16 +6,13 @@
 
 namespace mettle {
 
-CaseInput embed_table(const EmbedProblem& p, uint64_t seed) {
-  CaseInput table(p.vocab, p.hidden, DType::kBF16);
-  CaseRandom random(seed);
-  auto* at = table.view().as<uint16_t>();
-  // Any finite BF16 value but zero: exponent fields 1..254.
-  for (int64_t i = 0, n = int64_t{p.vocab} * p.hidden; i < n; ++i) {
-    const uint64_t z = random.next();
-    at[i] = static_cast<uint16_t>((z & 0x807F) | (1 + (z >> 32) % 254) << 7);
+void fill_embed_row(uint16_t* row, int hidden, uint64_t seed, int32_t id) {
+  CaseRandom random(seed * 1'000'003 + static_cast<uint64_t>(id));
+  // Any finite BF16 value but zero, subnormals too: exponent fields 0..254.
+  for (int i = 0; i < hidden; ++i) {
+    const uint64_t z = random.next(), exponent = (z >> 32) % 255;
+    row[i] = static_cast<uint16_t>((z & 0x807F) | exponent << 7 | (exponent == 0 ? 1 : 0));
   }
-  return table;
 }
 
 std::vector<EmbedCase> embed_cases(const EmbedProblem& p, uint64_t seed, int budget) {
@@ -28,6 +25,11 @@ std::vector<EmbedCase> embed_cases(const EmbedProblem& p, uint64_t seed, int bud
     if (rows > 2) c.ids[1] = 0, c.ids[2] = c.ids.front();
     out.push_back(std::move(c));
   }
+  // As many rows as the case before, other ids.
+  EmbedCase again = out.back();
+  again.kind += "_again";
+  for (int32_t& id : again.ids) id = random.below(p.vocab);
+  out.push_back(std::move(again));
   return out;
 }
 

@@ -1,4 +1,4 @@
-// Cases of embed: a table whose every element tells its place, ids in and out of order, first and last, repeated.
+// Cases of embed: a table whose rows all differ, ids in and out of order, first and last, repeated.
 #pragma once
 #include <string>
 #include <vector>
@@ -14,8 +14,8 @@ struct EmbedCase {
   std::vector<int32_t> ids;
 };
 
-// bf16 [vocab, hidden]; neighbours differ in every row and column.
-CaseInput embed_table(const EmbedProblem& problem, uint64_t seed);
+// One row of a table of bf16; rows differ in every column, none holds a zero.
+void fill_embed_row(uint16_t* row, int hidden, uint64_t seed, int32_t id);
 std::vector<EmbedCase> embed_cases(const EmbedProblem& problem, uint64_t seed, int budget);
 
 }  // namespace mettle

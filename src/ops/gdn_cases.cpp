@@ -155,6 +155,7 @@ std::vector<GdnCase> gdn_cases(const GdnProblem& p, uint64_t seed, int64_t budge
   generic("prefill", {{full ? 70 : 17, false}, {2, true}});
   generic("chunks", {{64, true}, {full ? 65 : 3, true, true}, {3, false}});
   if (full) generic("two_chunks", {{129, true}});
+  if (!full) out.push_back(m.make("past_64", weights, {{67, true}}));
   out.push_back(m.make("slow_decay", m.typical({.rate_low = 0.001, .rate_high = 0.05}), {{full ? 100 : 20, true}}));
   out.push_back(m.make("late_softplus", m.typical({.rate_low = 16, .rate_high = 16.01, .dt_low = -13, .dt_high = -13}),
                        {{40, true}}));

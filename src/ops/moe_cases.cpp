@@ -294,6 +294,21 @@ std::vector<MoeCase> moe_cases(const MoeProblem& p, uint64_t seed, int budget, L
   given.generic = false;
   out.push_back(std::move(given));
 
+  // Every expert is used once: one that is wrong alone shows, whatever the router would choose.
+  constexpr int kRowsOfEach = 24;
+  for (int first = 0; first * p.top_k < p.experts; first += kRowsOfEach) {
+    const int rows = std::min(kRowsOfEach, (p.experts + p.top_k - 1) / p.top_k - first);
+    MoeCase each = typical(p, rows, "every_expert" + std::to_string(first), base, random);
+    for (int i = 0; i < rows * p.top_k; ++i) each.given.push_back((first * p.top_k + i) % p.experts);
+    each.generic = false;
+    out.push_back(std::move(each));
+  }
+
+  // Outputs near 2^-90: gate and up enter as a product.
+  MoeCase tiny = typical(p, few, "tiny", base, random, 0x1p-44);
+  tiny.generic = false;
+  out.push_back(std::move(tiny));
+
   if (!free_form(p.router_format)) return out;  // the cases below choose router weights freely
   const RawSegments& router = base->raw.router;
   const auto scaled = [&](double by) {
@@ -302,7 +317,7 @@ std::vector<MoeCase> moe_cases(const MoeProblem& p, uint64_t seed, int budget, L
   out.push_back(typical(p, few, "peaky_router", scaled(5), random));
   out.push_back(typical(p, few, "large", scaled(1.0 / 16), random, 16));
 
-  // Column 3 of x steers: 16 rows for the last expert and some others, or for every second expert alone.
+  // Column 3 of x steers: 16 rows for the last expert and some others, 35 for one, or rows for every second one alone.
   const auto steered = [&](const std::string& kind, int rows, const std::vector<int>& experts) {
     std::vector<char> wanted(static_cast<size_t>(p.experts));
     for (const int e : experts) wanted[static_cast<size_t>(e)] = 1;
@@ -317,16 +332,18 @@ std::vector<MoeCase> moe_cases(const MoeProblem& p, uint64_t seed, int budget, L
     return c;
   };
   out.push_back(steered("sixteen_rows_last_expert", 16, {p.experts - 1, p.experts / 3}));
+  out.push_back(steered("one_expert_takes_all", std::min(budget, 35), {p.experts / 2}));
   std::vector<int> even;
   for (int e = 0; e < p.experts && static_cast<int>(even.size()) < std::max(p.top_k, 8); e += 2) even.push_back(e);
   out.push_back(steered("every_other_empty", few, even));
 
   MoeCase ties = typical(p, few, "ties", nullptr, random);
-  std::vector<double> pairs(static_cast<size_t>(p.experts * p.hidden));
-  for (double& v : pairs) v = (random.below(5) - 2) / 64.0;
-  ties.weights = with_router(base, p, [&](int64_t e, int64_t k) {
-    return pairs[static_cast<size_t>(e / 2 * 2 * p.hidden + k)];  // pairs of equal scores
-  });
+  // Groups of equal scores, of a size that the cut of top_k goes through.
+  const int alike = p.top_k % 3 != 0 ? 3 : 2;
+  std::vector<double> values(static_cast<size_t>(p.experts * p.hidden));
+  for (double& v : values) v = (random.below(5) - 2) / 64.0;
+  ties.weights = with_router(
+      base, p, [&](int64_t e, int64_t k) { return values[static_cast<size_t>(e / alike * alike * p.hidden + k)]; });
   for (int r = 0; r < ties.rows; ++r)
     for (int64_t k = 0; k < p.hidden; ++k) ties.x.set(r, k, random.below(5) - 2);
   ties.exact_scores = true;

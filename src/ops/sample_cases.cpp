@@ -88,6 +88,11 @@ std::vector<SampleCase> sample_cases(const SampleProblem& p, uint64_t seed, int 
   out.push_back(m.make("top_p", rows, {.temperature = 0.8f, .top_p = 0.9f}));
   out.push_back(m.make("min_p", rows, {.temperature = 1.3f, .min_p = 0.05f}));
   out.push_back(m.make("penalties", rows, {.repetition = 1.3f, .presence = 1.5f, .frequency = 0.4f}));
+  // Many repetitions of the likeliest: the best token turns on how often each was drawn.
+  SampleCase counts = m.make("counts", rows, {.repetition = 1.02f, .presence = 0.3f, .frequency = 0.15f});
+  for (int r = 0; r < rows; ++r)
+    for (TokenCount& c : counts.counts[static_cast<size_t>(r)]) c.in_output = random.below(12);
+  out.push_back(std::move(counts));
   out.push_back(m.make("everything", rows,
                        {.temperature = 0.6f,
                         .top_k = 20,

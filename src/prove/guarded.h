@@ -16,7 +16,8 @@ class Guarded {
   Guarded() = default;
   Guarded(std::string name, Shape shape, DType dtype);
 
-  // Fills body and guards with the payload of that pass (0 or 1).
+  // Fills body and guards with the payload of that pass (0 or 1). The body of pass 0 lies at a multiple of 64 bytes,
+  // that of pass 1 at one of 16 alone. Asked for its place before, it may have moved.
   void prefill(int pass);
   // Guards alone; the body keeps what it holds (states, caches, residuals that are updated in place).
   void arm();

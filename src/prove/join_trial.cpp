@@ -36,7 +36,7 @@ Trial<JoinOp>::State::Launched Trial<JoinOp>::State::launch(const Backend<JoinOp
                                                             Examination* examination) const {
   Guarded residual("residual", {c.rows, problem.hidden}, DType::kF32);
   Guarded x("x", {c.rows, problem.hidden}, dtype_of(problem.activation));
-  residual.arm();
+  residual.prefill(pass);
   x.prefill(pass);
   CaseInput before = c.residual.copy();
   std::vector<CaseInput> partials;

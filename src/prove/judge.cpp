@@ -297,6 +297,13 @@ SelectionResult selection(std::span<const double> scores, std::span<const double
       }
     }
     if (!legal) continue;
+    for (int64_t j = 0; j + 1 < k; ++j) {
+      const int32_t first = ids[static_cast<size_t>(row * k + j)], next = ids[static_cast<size_t>(row * k + j + 1)];
+      const double rise = s[next] - s[first], error = std::hypot(err[next], err[first]);
+      if (rise == 0 && error == 0 ? next < first : !(rise <= 0))
+        worse(error == 0 ? kInfinity : rise / error, row,
+              fmt::format("{} stands before {}, whose score is {:.3g} above", first, next, rise));
+    }
     int64_t low = -1, high = -1;  // weakest chosen (highest id of equals), best left out (lowest id of equals)
     for (int64_t j = 0; j < n; ++j) {
       if (chosen[static_cast<size_t>(j)] != 0) {

@@ -77,7 +77,7 @@ class Groups {
 
 // Rule 5. The chosen ids [rows, k] may differ from the best k only where scores differ by less than ten of their
 // sigmas; exactly equal scores of sigma zero go to the lowest id. Returns the worst violation in sigmas (infinity: ids
-// out of range, twice, or a tie to a higher id) and its row.
+// out of range, twice, or a tie to a higher id) and its row. They must stand in the order of their scores.
 struct SelectionResult {
   double worst = 0;
   int64_t row = 0;

@@ -254,7 +254,8 @@ TEST(JudgeSelection, SetMayDifferOnlyWithinTheError) {
     return judge::selection(scores, sigma, 1, 4, ids, static_cast<int64_t>(ids.size())).worst;
   };
   EXPECT_EQ(pick({1, 2}, none), 0);
-  EXPECT_EQ(pick({2, 1}, none), 0);
+  EXPECT_EQ(pick({2, 1}, none), kInf);  // equal scores: the lowest id first
+  EXPECT_EQ(pick({2, 1}, some), 0);
   EXPECT_EQ(pick({1}, none), 0);
   EXPECT_GT(pick({1, 3}, none), judge::kElement);
   EXPECT_EQ(pick({1, 1}, none), kInf);  // twice
@@ -262,7 +263,9 @@ TEST(JudgeSelection, SetMayDifferOnlyWithinTheError) {
   EXPECT_EQ(pick({-1, 1}, none), kInf);
   EXPECT_EQ(pick({2}, none), kInf);  // equal scores go to the lowest id
   EXPECT_LT(pick({0, 1}, some), judge::kElement);
-  EXPECT_EQ(pick({0, 1, 2, 3}, none), 0);
+  EXPECT_EQ(pick({1, 2, 3, 0}, none), 0);
+  EXPECT_EQ(pick({1, 3, 2, 0}, none), kInf);  // not in the order of their scores
+  EXPECT_LT(pick({1, 3, 2, 0}, some), judge::kElement);
   const std::vector<double> broken = {1, kNan, 3, 2};
   EXPECT_FALSE(judge::selection(broken, none, 1, 4, std::vector<int32_t>{2, 3}, 2).worst <= judge::kElement);
   EXPECT_THROW(judge::selection(scores, none, 1, 4, std::vector<int32_t>{1}, 2), std::exception);

@@ -49,7 +49,7 @@ Trial<LinearOp>::Trial(const LinearProblem& whole, const TrialContext& context) 
   s.problem = cut(whole);
   s.context = context;
   s.work = int64_t{s.problem.in} * s.problem.out;
-  const int budget = static_cast<int>(std::clamp<int64_t>(context.work / 2 / s.work, 20, 400));
+  const int budget = static_cast<int>(std::clamp<int64_t>(context.work / 2 / s.work, 90, 400));
   s.cases = linear_cases(s.problem, context.seed, budget);
   std::vector<const CaseWeight*> seen;
   for (const LinearCase& c : s.cases) {

@@ -72,7 +72,7 @@ Trial<MoeOp>::Trial(const MoeProblem& problem, const TrialContext& context) : st
   s.problem = problem;
   s.context = context;
   s.cases = moe_cases(problem, context.seed,
-                      static_cast<int>(std::clamp<int64_t>(context.work / 2 / s.work(), 24, 300)), context.layout());
+                      static_cast<int>(std::clamp<int64_t>(context.work / 2 / s.work(), 90, 300)), context.layout());
   context.alive();
   s.states.resize(s.cases.size());
   const MoeCaseWeights* last = nullptr;
@@ -151,8 +151,8 @@ void Trial<MoeOp>::prove(const Backend<MoeOp>& backend, const Tactic& tactic, Ex
       std::vector<int32_t> some(static_cast<size_t>(c.rows * p.top_k));
       for (size_t k = 0; k < some.size(); ++k)
         some[k] = c.given.empty() ? static_cast<int32_t>(k % static_cast<size_t>(p.top_k)) : c.given[k];
-      const oracle::RouteExpected route = oracle::route(
-          p, c.weights->raw, c.x.view(), c.given.empty() ? state.rows : iota_rows(c.rows), some.data(), options);
+      const oracle::RouteExpected route =
+          oracle::route(p, c.weights->raw, c.x.view(), iota_rows(c.rows), some.data(), options);
       state.scores = route.score;
       state.sigma = c.exact_scores ? std::vector<double>(route.sigma.size()) : route.sigma;
       if (!c.given.empty()) state.given_weights.assign(route.weights.value.begin(), route.weights.value.end());
@@ -160,16 +160,16 @@ void Trial<MoeOp>::prove(const Backend<MoeOp>& backend, const Tactic& tactic, Ex
     const auto judge = [&](const State::Launched& l) {
       const std::vector<float> floats_of_rows = pick_rows(floats(l.partial), p.hidden, state.rows);
       if (c.given.empty()) {
-        std::vector<int32_t> ids;
-        for (const int r : state.rows)
-          for (int k = 0; k < p.top_k; ++k) ids.push_back(l.id_values()[static_cast<size_t>(r * p.top_k + k)]);
         // Out of range anywhere would take the oracle's memory along.
         for (const int32_t id : l.id_values())
           if (id < 0 || id >= p.experts)
             examination.fail_with(refuse(VerdictCode::kWrongSelection, std::to_string(id),
                                          "0.." + std::to_string(p.experts - 1), "an expert id is out of range"));
-        examination.judge_selection(state.scores, state.sigma, static_cast<int64_t>(state.rows.size()), p.experts, ids,
-                                    p.top_k, state.rows);
+        examination.judge_selection(state.scores, state.sigma, c.rows, p.experts, l.id_values(), p.top_k, {});
+      } else if (!std::equal(c.given.begin(), c.given.end(), l.id_values().begin()) ||
+                 !std::equal(state.given_weights.begin(), state.given_weights.end(), floats(l.weights).begin())) {
+        examination.fail_with(refuse(VerdictCode::kWrongSelection, "another selection", "the given one",
+                                     "the selection was given and came back changed"));
       }
       const State::Judged& j = s.judged(i, l, backend);
       const std::vector<float> weights = pick_rows(floats(l.weights), p.top_k, state.rows);

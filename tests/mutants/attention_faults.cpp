@@ -44,7 +44,7 @@ enum class F {
   // scores and softmax
   kQNotScaled,
   kScaleOfHalfHead,
-  kScaleBf16,
+  kScaleOff,
   kMaskSeesNext,
   kMaskMissesSelf,
   kMaskPerChunk,
@@ -141,7 +141,7 @@ struct Core {
     auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(p.head_dim)));
     if (fault == F::kQNotScaled) scale = 1;
     if (fault == F::kScaleOfHalfHead) scale *= std::sqrt(2.f);
-    if (fault == F::kScaleBf16) scale = bf16(scale * 1.0005f);
+    if (fault == F::kScaleOff) scale *= 1.0005f;
     int64_t first = 0, keys = position + 1;
     // A key that was never written is NaN: the mask looks ahead only inside the sequence.
     if (fault == F::kMaskSeesNext) keys = std::min<int64_t>(keys + 1, s.ctx_len + s.q_len);
@@ -318,7 +318,7 @@ constexpr Fault<AttentionOp> kFaults[] = {
     {"v_of_position_before", copy<F::kVOfPositionBefore>},
     {"q_not_scaled", copy<F::kQNotScaled>},
     {"scale_of_half_a_head", copy<F::kScaleOfHalfHead>},
-    {"scale_half_a_permille_off", copy<F::kScaleBf16>},
+    {"scale_half_a_permille_off", copy<F::kScaleOff>},
     {"mask_sees_next_key", copy<F::kMaskSeesNext>},
     {"mask_misses_own_key", copy<F::kMaskMissesSelf>},
     {"mask_missing_in_chunk", copy<F::kMaskPerChunk>},
