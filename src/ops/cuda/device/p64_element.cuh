@@ -8,6 +8,8 @@
 
 #if defined(__CUDACC__)
 #include <cuda_runtime.h>
+#endif
+#if defined(__CUDA_ARCH__)
 #define METTLE_UNROLL _Pragma("unroll")
 #else
 #define METTLE_UNROLL
