@@ -11,10 +11,12 @@
 
 namespace mettle::testing {
 
-// One backend by name for every op that has it, `reference` for the others; the widest tactic of this CPU.
+// One backend by name for every op that has it ("first": the first that supports the problem), `reference` for the
+// others; its last tactic, on a CPU the widest.
 class UnprovedChoices : public ChoiceSource {
  public:
-  explicit UnprovedChoices(std::string name = "reference") : name_(std::move(name)) {}
+  explicit UnprovedChoices(std::string name = "reference", Device device = this_cpu())
+      : name_(std::move(name)), device_(std::move(device)) {}
   Choices<EmbedOp> choose(const EmbedProblem& p) override { return pick<EmbedOp>(p); }
   Choices<JoinOp> choose(const JoinProblem& p) override { return pick<JoinOp>(p); }
   Choices<LinearOp> choose(const LinearProblem& p) override { return pick<LinearOp>(p); }
@@ -26,13 +28,12 @@ class UnprovedChoices : public ChoiceSource {
  private:
   template <class Op>
   Choices<Op> pick(const typename Op::Problem& problem) const {
-    const Device device = this_cpu();
     Choice<Op> choice;
+    bool found = false;
     for (const Backend<Op>* backend : backends_of<Op>()) {
-      if (backend->kind != DeviceKind::kCpu) continue;
-      const bool wanted = backend->name == name_ && backend->supports(problem, device).ok();
-      if (!wanted && (choice.backend != nullptr || backend->name != "reference")) continue;
-      choice = {backend, backend->tactics(problem, device).back()};
+      if (found || backend->kind != device_.kind || !backend->supports(problem, device_).ok()) continue;
+      found = backend->name == name_ || name_ == "first";
+      if (found || backend->name == "reference") choice = {backend, backend->tactics(problem, device_).back()};
     }
     CHECK(choice.backend != nullptr, problem.text());
     Choices<Op> choices;
@@ -40,6 +41,7 @@ class UnprovedChoices : public ChoiceSource {
     return choices;
   }
   std::string name_;
+  Device device_;
 };
 
 inline std::shared_ptr<ChoiceSource> unproved_reference_choices() { return std::make_shared<UnprovedChoices>(); }
@@ -47,6 +49,7 @@ inline std::shared_ptr<ChoiceSource> unproved_reference_choices() { return std::
 inline EngineOptions tiny_options() {
   EngineOptions options;
   options.model_path = METTLE_SOURCE_DIR "/models/mettle-tiny";
+  options.device = "cpu";
   options.threads = 1;  // tests run beside each other
   return options;
 }
