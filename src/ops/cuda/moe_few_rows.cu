@@ -137,7 +137,7 @@ __device__ __forceinline__ uint32_t all_rows(int rows) { return rows == 32 ? 0xf
 // the slot's rows, 8 at a time; more than 8 rows read the weights again, out of L2.
 // PER_LANE > 0: a single row, routed here. MANY: more units along k than warps that share a tile row.
 template <int TILES, bool MANY, int PER_LANE>
-__global__ __launch_bounds__(256, 2) void moe_gate_up_kernel(Pass a, MoeScratch s) {
+__global__ __launch_bounds__(256, MANY ? 2 : 3) void moe_gate_up_kernel(Pass a, MoeScratch s) {
   using W = p64::Nvfp4Stream<TILES>;
   __shared__ float4 partial[8][32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -163,7 +163,6 @@ __global__ __launch_bounds__(256, 2) void moe_gate_up_kernel(Pass a, MoeScratch 
   const uint8_t* payload = w.payload + int64_t{tile} * units * W::kBytes;
   const float gate_scale = active ? w.row_scale[tile * 16 + g] * W::kOut : 0.f;
   const float up_scale = active ? w.row_scale[tile * 16 + g + 8] * W::kOut : 0.f;
-  uint16_t* h = s.h + int64_t{w.begin} * a.width;
   for (int first = 0; first < w.count; first += 8) {
     float c[1][4] = {};
     const bool ok[1] = {active && first + g < w.count};
@@ -185,7 +184,7 @@ __global__ __launch_bounds__(256, 2) void moe_gate_up_kernel(Pass a, MoeScratch 
       for (int q = 0; q < 2; ++q) {
         const int m = first + 2 * t + q;
         if (m < w.count)
-          h[int64_t{m} * a.width + tile * 8 + g] =
+          s.h[int64_t{w.begin + m} * a.width + tile * 8 + g] =
               __bfloat16_as_ushort(__float2bfloat16_rn(silu(c[0][q] * gate_scale) * (c[0][q + 2] * up_scale)));
       }
   }
