@@ -41,7 +41,7 @@ Verdict supports(const GdnProblem& p, const Device& device) {
 }
 
 #if METTLE_CUDA
-void run(const Tactic&, const GdnArgs& a, Stream& stream) {
+void run(const Tactic& tactic, const GdnArgs& a, Stream& stream) {
   const GdnProblem& p = a.problem;
   const GdnWeights& w = *a.weights;
   const DeviceBatch& batch = *a.batch->device;
@@ -50,6 +50,7 @@ void run(const Tactic&, const GdnArgs& a, Stream& stream) {
   s.rows = batch.rows;
   s.sequences = batch.sequences;
   s.most_q = batch.most_q;
+  s.four_rows = tactic.variant == 4;
   s.key_heads = p.key_heads;
   s.value_heads = p.value_heads;
   s.dk = p.dk;
@@ -77,7 +78,11 @@ const Backend<GdnOp> gdn_cuda_recurrent = {
     .layout = Layout::kP64,
     .kind = DeviceKind::kCuda,
     .supports = supports,
-    .tactics = [](const GdnProblem&, const Device&) { return std::vector<Tactic>{{"registers"}}; },
+    // How many rows of a longer sequence are taken at a time.
+    .tactics =
+        [](const GdnProblem&, const Device&) {
+          return std::vector<Tactic>{{.name = "four_rows", .variant = 4}, {.name = "one_row", .variant = 1}};
+        },
     .workspace =
         [](const Tactic&, const GdnProblem& p, int rows, int) {
           reference::Carver carver({});

@@ -1,6 +1,7 @@
 #include "ops/cuda/gdn_recurrent.h"
 
 #include "ops/cuda/device/gdn_conv.cuh"
+#include "ops/cuda/device/gdn_history.cuh"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/product.h"
 
@@ -86,29 +87,24 @@ __global__ __launch_bounds__(WHOLE ? kWholeColumns * 4 : kGroup,
   const int column = part * kGdnColumns + 4 * c, first = (warp * 4 + lane / 8) * kRows;
   const bool leader = warp == 0 && lane < 8;  // of its four columns
   ptx::trigger();
-  ptx::wait();
   const DeviceSequence s = a.sequence[WHOLE ? blockIdx.y : blockIdx.z];
-  if (s.q_len == 0) return;
   const int channels = 2 * a.key_heads * DK + a.value_heads * a.dv, values = a.value_heads * a.dv;
   const int64_t at = (int64_t{head} * DK + first) * a.dv + column, slot = int64_t{a.value_heads} * DK * a.dv;
-
+  // The state is read before the wait for this step's kernels: the kernel that wrote it belongs to the step before, and
+  // between two steps lie the copies of the next one's batch, which no kernel overtakes.
   float4 state[kRows];
 #pragma unroll
   for (int m = 0; m < kRows; ++m)
-    state[m] = s.state_in < 0 ? make_float4(0, 0, 0, 0)
-                              : *reinterpret_cast<const float4*>(a.state + s.state_in * slot + at + int64_t{m} * a.dv);
+    state[m] = s.q_len == 0 || s.state_in < 0
+                   ? make_float4(0, 0, 0, 0)
+                   : *reinterpret_cast<const float4*>(a.state + s.state_in * slot + at + int64_t{m} * a.dv);
+  ptx::wait();
+  if (s.q_len == 0) return;
   RowInput<DK> next;  // decode: nothing to fetch ahead, and the registers let a second block in
   if (!WHOLE) next.load(a, s.first_row, channels, head, first, column);
 
-  // The blocks of a value head write its own channels' history, those of a group's first head also q and k's.
-  const int parts = a.dv / kGdnColumns, heads_per_key = a.value_heads / a.key_heads;
-  const int rank = WHOLE ? tid : part * kGroup + tid, threads = parts * kGroup;
-  if (rank < a.dv) gdn_history(a, s, channels, 2 * a.key_heads * DK + head * a.dv + rank);
-  if (head % heads_per_key == 0)
-    for (int i = rank; i < 2 * DK; i += threads) {
-      const int key = head / heads_per_key + (i < DK ? 0 : a.key_heads);
-      gdn_history(a, s, channels, key * DK + i % DK);
-    }
+  const int parts = a.dv / kGdnColumns;
+  gdn_head_history(a, s, head, WHOLE ? tid : part * kGroup + tid, parts * kGroup);
 
   Shared& mine = shared[WHOLE ? group : 0];
   for (int r = 0; r < s.q_len; ++r) {
@@ -209,8 +205,11 @@ void recur(const GdnRecurrent& a, cudaStream_t stream) {
            gdn_recurrent_kernel<DK, true>, a);
     return;
   }
-  launch({.grid = dim3(parts, heads, sequences), .block = dim3(kGroup), .stream = stream},
-         gdn_recurrent_kernel<DK, false>, a);
+  if (a.four_rows)
+    gdn_four_rows(a, stream);
+  else
+    launch({.grid = dim3(parts, heads, sequences), .block = dim3(kGroup), .stream = stream},
+           gdn_recurrent_kernel<DK, false>, a);
   const int64_t blocks = (int64_t{a.rows} * a.value_heads + 7) / 8;
   launch({.grid = dim3(static_cast<unsigned>(blocks)), .block = dim3(256), .stream = stream}, gdn_norm_kernel, a);
 }

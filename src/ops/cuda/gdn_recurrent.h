@@ -14,6 +14,7 @@ inline constexpr int kGdnColumns = 32;  // of a value head, that one group of 12
 struct GdnRecurrent {
   int rows = 0, sequences = 0;  // padding included
   int most_q = 1;
+  bool four_rows = false;  // of longer sequences, four rows at a time
   int key_heads = 0, value_heads = 0, dk = 0, dv = 0;
   float eps = 0, q_scale = 0;
   const DeviceSequence* sequence = nullptr;
@@ -31,5 +32,7 @@ struct GdnRecurrent {
 void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, float* partial, void* stream);
 // The projections of x into qkv, z and ba.
 void gdn_project(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
+// The recurrence of longer sequences, four rows at a time; fills `read`.
+void gdn_four_rows(const GdnRecurrent& a, void* stream);
 
 }  // namespace mettle::cuda

@@ -1,5 +1,5 @@
 // What comes before the delta rule, for any number of rows: causal convolution of width 4 with silu, L2 norm of q and
-// k, gates. Only reads the convolution history; who runs afterwards writes the new one with gdn_history().
+// k, gates. Only reads the convolution history; who runs afterwards writes the new one (gdn_history.cuh).
 #pragma once
 #include "ops/cuda/device/float_math.cuh"
 #include "ops/cuda/device/ptx.cuh"
@@ -88,20 +88,6 @@ static __global__ __launch_bounds__(kGdnConvWarps * 32) void gdn_conv_kernel(Gdn
       *reinterpret_cast<float4*>(out + i) =
           make_float4(kept[j].x * scale, kept[j].y * scale, kept[j].z * scale, kept[j].w * scale);
   }
-}
-
-// The last three inputs of a channel become its history. One thread owns a channel: it reads all before it writes.
-__device__ __forceinline__ void gdn_history(const GdnRecurrent& a, const DeviceSequence& s, int channels, int channel) {
-  float last[3];
-#pragma unroll
-  for (int j = 0; j < 3; ++j) {
-    const int local = s.q_len - 3 + j;
-    last[j] = local >= 0       ? a.qkv[int64_t{s.first_row + local} * channels + channel]
-              : s.state_in < 0 ? 0.f
-                               : a.conv_state[(int64_t{s.state_in} * channels + channel) * 3 + local + 3];
-  }
-#pragma unroll
-  for (int j = 0; j < 3; ++j) a.conv_state[(int64_t{s.state_out} * channels + channel) * 3 + j] = last[j];
 }
 
 }  // namespace mettle::cuda
