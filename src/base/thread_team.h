@@ -52,6 +52,20 @@ class ThreadTeam {
   std::vector<std::thread> threads_;
 };
 
+// Calls fn(begin, end) on an even share of [0, count) for each member that gets any; on all of it, here, without a
+// team.
+template <class F>
+void share_out(ThreadTeam* team, int64_t count, F&& fn) {
+  if (team == nullptr || team->members() == 1 || count < 2) {
+    if (count > 0) fn(int64_t{0}, count);
+    return;
+  }
+  team->run([&](int member) {
+    const Span s = share_of(count, member, team->members());
+    if (s.begin < s.end) fn(s.begin, s.end);
+  });
+}
+
 // Threads this process may use: the CPU affinity mask, limited by the cgroup quota where one is set.
 int usable_cores();
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -66,25 +67,39 @@ const std::array<float, kQuantiles>& quantiles() {
   return table;
 }
 
-// count elements of T, each picked out of the table by 12 random bits.
+// What a thread fills at a time; a multiple of what one random number gives.
+constexpr int64_t kBlock = 4096;
+// Fewer blocks are not worth the handing out.
+constexpr int64_t kLeastBlocks = 64;
+
+// fill(begin, end) for parts of [0, count) that begin at whole blocks, by the team if that is worth it.
+template <class F>
+void fill_shared(ThreadTeam* team, int64_t count, F&& fill) {
+  const int64_t blocks = (count + kBlock - 1) / kBlock;
+  share_out(blocks < kLeastBlocks ? nullptr : team, blocks,
+            [&](int64_t begin, int64_t end) { fill(begin * kBlock, std::min(end * kBlock, count)); });
+}
+
+// Elements [begin, end) of T, each picked out of the table by 12 random bits. begin is a multiple of 4.
 template <class T>
-void fill_from(const std::array<T, kQuantiles>& table, const Stream& random, T* out, int64_t count) {
-  const int64_t whole = count / 4;
-  for (int64_t i = 0; i < whole; ++i) {
+void fill_from(const std::array<T, kQuantiles>& table, const Stream& random, T* out, int64_t begin, int64_t end) {
+  const int64_t whole = end / 4;
+  for (int64_t i = begin / 4; i < whole; ++i) {
     const uint64_t r = random[static_cast<uint64_t>(i)];
     out[4 * i] = table[r & 4095];
     out[4 * i + 1] = table[(r >> 16) & 4095];
     out[4 * i + 2] = table[(r >> 32) & 4095];
     out[4 * i + 3] = table[(r >> 48) & 4095];
   }
-  for (int64_t i = 4 * whole; i < count; ++i)
+  for (int64_t i = 4 * whole; i < end; ++i)
     out[i] = table[(random[static_cast<uint64_t>(whole)] >> (16 * (i - 4 * whole))) & 4095];
 }
 
-void fill_bytes(const Stream& random, uint8_t* out, int64_t count) {
-  for (int64_t i = 0; i < count; i += 8) {
+// Bytes [begin, end); begin is a multiple of 8.
+void fill_bytes(const Stream& random, uint8_t* out, int64_t begin, int64_t end) {
+  for (int64_t i = begin; i < end; i += 8) {
     const uint64_t r = random[static_cast<uint64_t>(i / 8)];
-    std::memcpy(out + i, &r, static_cast<size_t>(std::min<int64_t>(8, count - i)));
+    std::memcpy(out + i, &r, static_cast<size_t>(std::min<int64_t>(8, end - i)));
   }
 }
 
@@ -148,10 +163,11 @@ class DummyWeights : public WeightSource {
     // Embeddings are no linear layer, and routers stay as they are in every checkpoint.
     if (module.ends_with("embed_tokens") || module.ends_with(".mlp.gate") || module.ends_with("shared_expert_gate"))
       return rules_.plain();
+    const std::lock_guard<std::mutex> lock(rules_mutex_);
     return rules_.format_of(module);
   }
 
-  RawMatrix matrix(const std::string& module, int64_t rows, int64_t cols) override {
+  RawMatrix matrix(const std::string& module, int64_t rows, int64_t cols, ThreadTeam* team) override {
     if (rows <= 0 || cols <= 0)
       fail(Code::kBadModel,
            fmt::format("{}: must have at least one row and column, wanted [{}, {}]", module, rows, cols));
@@ -166,20 +182,20 @@ class DummyWeights : public WeightSource {
     const double deviation = 1 / std::sqrt(static_cast<double>(cols));
     switch (raw.format) {
       case WeightFormat::kF32:
-        fill<float>(raw, random, [&](float q) { return static_cast<float>(q * deviation); });
+        fill<float>(raw, team, random, [&](float q) { return static_cast<float>(q * deviation); });
         break;
       case WeightFormat::kBf16:
-        fill<uint16_t>(raw, random, [&](float q) { return float_to_bf16(static_cast<float>(q * deviation)); });
+        fill<uint16_t>(raw, team, random, [&](float q) { return float_to_bf16(static_cast<float>(q * deviation)); });
         break;
       case WeightFormat::kFp8:
-        fill<uint8_t>(raw, random, [](float q) { return float_to_e4m3(q * kFp8Std); });
+        fill<uint8_t>(raw, team, random, [](float q) { return float_to_e4m3(q * kFp8Std); });
         raw.global_scale = static_cast<float>(deviation / kFp8Std);
         break;
       case WeightFormat::kFp8Block:
-        fill_fp8_block(raw, random, deviation);
+        fill_fp8_block(raw, team, random, deviation);
         break;
       case WeightFormat::kNvfp4:
-        fill_nvfp4(raw, random, deviation);
+        fill_nvfp4(raw, team, random, deviation);
         break;
     }
     return raw;
@@ -215,17 +231,18 @@ class DummyWeights : public WeightSource {
   }
 
   template <class T, class Encode>
-  void fill(RawMatrix& raw, const Stream& random, Encode encode) {
+  void fill(RawMatrix& raw, ThreadTeam* team, const Stream& random, Encode encode) {
     std::array<T, kQuantiles> table;
     for (size_t i = 0; i < kQuantiles; ++i) table[i] = encode(quantiles()[i]);
     T* data = memory_.take_of<T>(raw.rows * raw.cols);
-    fill_from(table, random, data, raw.rows * raw.cols);
+    fill_shared(team, raw.rows * raw.cols,
+                [&](int64_t begin, int64_t end) { fill_from(table, random, data, begin, end); });
     raw.data = reinterpret_cast<const uint8_t*>(data);
     raw.row_bytes = raw.cols * static_cast<int64_t>(sizeof(T));
   }
 
-  void fill_fp8_block(RawMatrix& raw, const Stream& random, double deviation) {
-    fill<uint8_t>(raw, random, [](float q) { return float_to_e4m3(q * kFp8Std); });
+  void fill_fp8_block(RawMatrix& raw, ThreadTeam* team, const Stream& random, double deviation) {
+    fill<uint8_t>(raw, team, random, [](float q) { return float_to_e4m3(q * kFp8Std); });
     const int64_t across = (raw.cols + 127) / 128, blocks = (raw.rows + 127) / 128 * across;
     float* scales = memory_.take_of<float>(blocks);
     const Stream other(seed_ + 1, raw.name);
@@ -237,13 +254,16 @@ class DummyWeights : public WeightSource {
     raw.scale_row_bytes = across * 4;
   }
 
-  void fill_nvfp4(RawMatrix& raw, const Stream& random, double deviation) {
+  void fill_nvfp4(RawMatrix& raw, ThreadTeam* team, const Stream& random, double deviation) {
     uint8_t* codes = memory_.take(static_cast<size_t>(raw.rows * raw.cols / 2));
     uint8_t* scales = memory_.take(static_cast<size_t>(raw.rows * raw.cols / 16));
-    fill_bytes(random, codes, raw.rows * raw.cols / 2);
-    const int64_t count = raw.rows * raw.cols / 16;
-    fill_bytes(Stream(seed_ + 1, raw.name), scales, count);
-    for (int64_t i = 0; i < count; ++i) scales[i] = static_cast<uint8_t>(kFirstScale + (scales[i] & 7));
+    fill_shared(team, raw.rows * raw.cols / 2,
+                [&](int64_t begin, int64_t end) { fill_bytes(random, codes, begin, end); });
+    const Stream other(seed_ + 1, raw.name);
+    fill_shared(team, raw.rows * raw.cols / 16, [&](int64_t begin, int64_t end) {
+      fill_bytes(other, scales, begin, end);
+      for (int64_t i = begin; i < end; ++i) scales[i] = static_cast<uint8_t>(kFirstScale + (scales[i] & 7));
+    });
     raw.data = codes;
     raw.row_bytes = raw.cols / 2;
     raw.scales = scales;
@@ -252,6 +272,7 @@ class DummyWeights : public WeightSource {
   }
 
   QuantRules rules_;
+  mutable std::mutex rules_mutex_;  // matching a name needs scratch
   Layout layout_;
   uint64_t seed_;
   WeightMemory memory_;

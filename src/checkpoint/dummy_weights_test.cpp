@@ -83,6 +83,40 @@ TEST(DummyWeights, BytesDependOnSeedAndNameAlone) {
   EXPECT_EQ(hash, 5616682757146474189u);
 }
 
+// All bytes of a matrix.
+std::vector<uint8_t> bytes_of(const RawMatrix& m) {
+  std::vector<uint8_t> bytes(m.data, m.data + m.rows * m.row_bytes);
+  const int64_t scale_rows = m.scales == nullptr                   ? 0
+                             : m.format == WeightFormat::kFp8Block ? (m.rows + 127) / 128
+                                                                   : m.rows;
+  bytes.insert(bytes.end(), m.scales, m.scales + scale_rows * m.scale_row_bytes);
+  return bytes;
+}
+
+TEST(DummyWeights, BytesDoNotDependOnThreads) {
+  const json configs[] = {qwen3(), json{{"model_type", "qwen3_moe"}, {"dtype", "float32"}},
+                          qwen3({{"quant_method", "modelopt"}, {"quant_algo", "NVFP4"}}),
+                          qwen3({{"quant_method", "modelopt"}, {"quant_algo", "FP8"}}),
+                          qwen3({{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}})};
+  for (const json& config : configs) {
+    const auto source = dummy_weights(config, 3);
+    const std::string module = "model.layers.0.mlp.up_proj";
+    const auto alone = bytes_of(source->matrix(module, 1999, 1040));
+    for (const int members : {1, 2, 3, 7}) {
+      ThreadTeam team(members);
+      EXPECT_EQ(alone, bytes_of(source->matrix(module, 1999, 1040, &team))) << members;
+      // Members that read at the same time, each its own.
+      std::vector<std::vector<uint8_t>> each(static_cast<size_t>(members));
+      team.run([&](int member) {
+        source->matrix("other" + std::to_string(member), 130, 144);
+        each[static_cast<size_t>(member)] = bytes_of(source->matrix(module, 1999, 1040));
+      });
+      for (const auto& bytes : each) EXPECT_EQ(alone, bytes);
+      source->release();
+    }
+  }
+}
+
 TEST(DummyWeights, OddSizesAreFilled) {
   const auto source = dummy_weights(qwen3(), 1);
   for (const int64_t cols : {1, 2, 3, 5, 7}) {

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -67,7 +68,7 @@ class FileWeights : public WeightSource {
 
   bool is_dummy() const override { return false; }
 
-  RawMatrix matrix(const std::string& module, int64_t rows, int64_t cols) override {
+  RawMatrix matrix(const std::string& module, int64_t rows, int64_t cols, ThreadTeam* team) override {
     const ModuleTensors m = tensors_of(module);
     if (!m.damaged.empty()) fail(Code::kBadModel, m.damaged);
     if (rows <= 0 || cols <= 0)
@@ -84,21 +85,22 @@ class FileWeights : public WeightSource {
     raw.name = module;
     switch (m.format) {
       case WeightFormat::kNvfp4:
-        fill_nvfp4(raw, m);
+        fill_nvfp4(raw, m, team);
         break;
       case WeightFormat::kFp8:
-        fill_fp8(raw, m);
+        fill_fp8(raw, m, team);
         break;
       case WeightFormat::kFp8Block:
-        fill_fp8_block(raw, m);
+        fill_fp8_block(raw, m, team);
         break;
       case WeightFormat::kBf16:
       case WeightFormat::kF32:
-        fill_plain(raw, m);
+        fill_plain(raw, m, team);
         break;
     }
-    if (!is_quantised(m.format) && !module.ends_with("embed_tokens") && is_quantised(rules_.format_of(module)))
-      unquantised_.push_back(module);
+    if (is_quantised(m.format) || module.ends_with("embed_tokens")) return raw;
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_quantised(rules_.format_of(module))) unquantised_.push_back(module);
     return raw;
   }
 
@@ -161,18 +163,22 @@ class FileWeights : public WeightSource {
     }
     if (!unquantised_.empty())
       log::warn("checkpoint: {} modules are not quantised though the config says so; read as they are (first: {})",
-                unquantised_.size(), unquantised_.front());
+                unquantised_.size(), *std::min_element(unquantised_.begin(), unquantised_.end()));
     unquantised_.clear();
   }
 
  private:
   size_t index_of(const StoredTensor& t) const { return static_cast<size_t>(&t - file_.tensors().data()); }
   void use(const StoredTensor& t) {
+    const std::lock_guard<std::mutex> lock(mutex_);
     used_[index_of(t)] = 1;
     lent_.push_back(&t);
   }
   // Whether the values of t are still to be checked; true once.
-  bool first_time(const StoredTensor& t) { return std::exchange(checked_[index_of(t)], 1) == 0; }
+  bool first_time(const StoredTensor& t) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return std::exchange(checked_[index_of(t)], 1) == 0;
+  }
 
   bool is_used(std::string_view module) const {
     for (const char* suffix : {".weight", ".weight_packed", "", "_weight_packed", "_packed"})
@@ -279,7 +285,7 @@ class FileWeights : public WeightSource {
     raw.row_scale = rows;
   }
 
-  void fill_nvfp4(RawMatrix& raw, const ModuleTensors& m) {
+  void fill_nvfp4(RawMatrix& raw, const ModuleTensors& m, ThreadTeam* team) {
     std::vector<int64_t> want = m.weight->shape;
     want.back() = raw.cols / 16;
     if (raw.cols % 16 != 0 || without_ones(want) != without_ones(m.scale->shape))
@@ -287,7 +293,7 @@ class FileWeights : public WeightSource {
            fmt::format("{}: must be [{}] F8_E4M3 (a scale for each 16 columns of {} {}), got {}", m.scale->name,
                        fmt::join(want, ", "), m.weight->name, shape_of(*m.weight), shape_of(*m.scale)));
     if (first_time(*m.scale))
-      if (const int64_t at = find_bad_scale(m.scale->data, count_of(*m.scale)); at >= 0)
+      if (const int64_t at = find_first(team, find_bad_scale, m.scale->data, count_of(*m.scale), 1); at >= 0)
         bad_value(*m.scale, at, raw.cols / 16, "scales must be numbers >= 0",
                   fmt::format("{} (code 0x{:02X})", e4m3_to_float(m.scale->data[at]), m.scale->data[at]));
     raw.data = m.weight->data;
@@ -299,9 +305,9 @@ class FileWeights : public WeightSource {
     set_row_scales(raw, m, *m.global, m.global_divides, false);
   }
 
-  void fill_e4m3(RawMatrix& raw, const ModuleTensors& m) {
+  void fill_e4m3(RawMatrix& raw, const ModuleTensors& m, ThreadTeam* team) {
     if (first_time(*m.weight))
-      if (const int64_t at = find_nan_e4m3(m.weight->data, count_of(*m.weight)); at >= 0)
+      if (const int64_t at = find_first(team, find_nan_e4m3, m.weight->data, count_of(*m.weight), 1); at >= 0)
         bad_value(*m.weight, at, raw.cols, "weights must be numbers",
                   fmt::format("NaN (code 0x{:02X})", m.weight->data[at]));
     raw.data = m.weight->data;
@@ -309,13 +315,13 @@ class FileWeights : public WeightSource {
     use(*m.weight);
   }
 
-  void fill_fp8(RawMatrix& raw, const ModuleTensors& m) {
-    fill_e4m3(raw, m);
+  void fill_fp8(RawMatrix& raw, const ModuleTensors& m, ThreadTeam* team) {
+    fill_e4m3(raw, m, team);
     // A scale of a whole tensor is never zero; that of a channel is when all its weights are.
     set_row_scales(raw, m, *m.scale, false, count_of(*m.scale) > 1);
   }
 
-  void fill_fp8_block(RawMatrix& raw, const ModuleTensors& m) {
+  void fill_fp8_block(RawMatrix& raw, const ModuleTensors& m, ThreadTeam* team) {
     const auto blocks = [](int64_t n) { return (n + 127) / 128; };
     std::vector<int64_t> want = m.weight->shape;
     if (want.size() < 2) want.insert(want.begin(), 1);
@@ -330,7 +336,7 @@ class FileWeights : public WeightSource {
       fail(Code::kBadModel,
            fmt::format("{}: must be [{}] (a scale for each 128 x 128 weights of {} {}), got {}", m.scale->name,
                        fmt::join(want, ", "), m.weight->name, shape_of(*m.weight), shape_of(*m.scale)));
-    fill_e4m3(raw, m);
+    fill_e4m3(raw, m, team);
     const std::vector<float> values = floats(*m.scale);
     for (size_t i = 0; i < values.size(); ++i)
       if (!std::isfinite(values[i]) || values[i] < 0)
@@ -343,7 +349,7 @@ class FileWeights : public WeightSource {
     use(*m.scale);
   }
 
-  void fill_plain(RawMatrix& raw, const ModuleTensors& m) {
+  void fill_plain(RawMatrix& raw, const ModuleTensors& m, ThreadTeam* team) {
     const StoredTensor& t = *m.weight;
     const int64_t count = count_of(t);
     const int64_t element = m.format == WeightFormat::kBf16 ? 2 : 4;
@@ -351,8 +357,8 @@ class FileWeights : public WeightSource {
     use(t);
     if (t.dtype == DType::kBF16 || t.dtype == DType::kF32) {
       if (first_time(t))
-        if (const int64_t at =
-                t.dtype == DType::kBF16 ? find_not_finite_bf16(t.data, count) : find_not_finite_f32(t.data, count);
+        if (const int64_t at = find_first(team, t.dtype == DType::kBF16 ? find_not_finite_bf16 : find_not_finite_f32,
+                                          t.data, count, element);
             at >= 0)
           bad_value(t, at, raw.cols, "weights must be finite", fmt::format("{}", float_at(t, at)));
       raw.data = t.data;
@@ -365,14 +371,17 @@ class FileWeights : public WeightSource {
       return;
     }
     float* converted = memory_.take_of<float>(count);
-    for (int64_t i = 0; i < count; ++i) converted[i] = float_at(t, i);
+    share_out(team, count, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i) converted[i] = float_at(t, i);
+    });
     const auto* bytes = reinterpret_cast<const uint8_t*>(converted);
-    if (const int64_t at = find_not_finite_f32(bytes, count); at >= 0)
+    if (const int64_t at = find_first(team, find_not_finite_f32, bytes, count, 4); at >= 0)
       bad_value(t, at, raw.cols, "weights must be finite", fmt::format("{}", float_at(t, at)));
     raw.data = bytes;
   }
 
   Safetensors file_;
+  std::mutex mutex_;  // of what follows, and of matching names against rules_
   QuantRules rules_;
   WeightMemory memory_;
   std::vector<uint8_t> used_, checked_;  // by tensor

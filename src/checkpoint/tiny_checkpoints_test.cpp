@@ -66,7 +66,8 @@ TEST_P(Tiny, EveryTensorIsReadOrNamed) {
   const int64_t hidden = field("hidden_size"), vocab = field("vocab_size"), heads = field("num_attention_heads");
   const int64_t kv_heads = field("num_key_value_heads"), head = field("head_dim"), experts = this->experts();
   const int64_t inner = field("moe_intermediate_size");
-  source->matrix(prefix_ + "embed_tokens", vocab, hidden);
+  ThreadTeam team(3);  // experts are read by several threads at a time
+  source->matrix(prefix_ + "embed_tokens", vocab, hidden, &team);
   source->matrix("lm_head", vocab, hidden);
   source->vector(prefix_ + "norm.weight", {hidden});
   for (int64_t l = 0; l < field("num_hidden_layers"); ++l) {
@@ -99,12 +100,14 @@ TEST_P(Tiny, EveryTensorIsReadOrNamed) {
       source->matrix(layer + "mlp.experts.gate_up_proj", experts * 2 * inner, hidden);
       source->matrix(layer + "mlp.experts.down_proj", experts * hidden, inner);
     } else {
-      for (int64_t e = 0; e < experts; ++e) {
-        const std::string expert = layer + "mlp.experts." + std::to_string(e) + ".";
-        source->matrix(expert + "gate_proj", inner, hidden);
-        source->matrix(expert + "up_proj", inner, hidden);
-        source->matrix(expert + "down_proj", hidden, inner);
-      }
+      share_out(&team, experts, [&](int64_t begin, int64_t end) {
+        for (int64_t e = begin; e < end; ++e) {
+          const std::string expert = layer + "mlp.experts." + std::to_string(e) + ".";
+          source->matrix(expert + "gate_proj", inner, hidden);
+          source->matrix(expert + "up_proj", inner, hidden);
+          source->matrix(expert + "down_proj", hidden, inner);
+        }
+      });
     }
     if (nested_) {
       const int64_t shared = field("shared_expert_intermediate_size");

@@ -7,6 +7,7 @@ namespace mettle {
 
 uint8_t* WeightMemory::take(size_t bytes) {
   const size_t size = (bytes + 63) & ~size_t{63};
+  const std::lock_guard<std::mutex> lock(mutex_);
   if (used_.empty() || used_.back().size() - offset_ < size) {
     // The smallest free block that fits, else a new one.
     auto best = free_.end();
@@ -26,6 +27,7 @@ uint8_t* WeightMemory::take(size_t bytes) {
 }
 
 void WeightMemory::release() {
+  const std::lock_guard<std::mutex> lock(mutex_);
   for (Buffer& b : used_) free_.push_back(std::move(b));
   used_.clear();
   offset_ = 0;

@@ -5,7 +5,7 @@
 //   opened quantised by its tensors, no quantization_config at all           accepted, one warning line not quantised,
 //   though the config promises it (mtp.fc is missing   accepted, one warning line in finish()
 //     from exclude lists, newer exports omit the MTP layer)
-// A source belongs to one thread.
+// A source belongs to one thread, but for what matrix() says.
 #pragma once
 #include <cstdint>
 #include <memory>
@@ -14,6 +14,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/thread_team.h"
 #include "checkpoint/safetensors.h"
 #include "tensor/tensor_view.h"
 #include "tensor/weight.h"
@@ -31,7 +32,9 @@ class WeightSource {
   // row_scale. Valid until release(). Values are checked on the first call for a module. Fails with kBadModel (module,
   // values): missing, wrong dtype or shape, scales not finite or negative, global scale NaN, infinite or <= 0, missing
   // scales, NaN weights; with kUnsupported (module, format) for a format nobody reads. A zero block scale is legal.
-  virtual RawMatrix matrix(const std::string& module, int64_t rows, int64_t cols) = 0;
+  // A team shares the passes over the values of a large tensor; the bytes do not depend on it. Calls without one may
+  // come from several threads at a time.
+  virtual RawMatrix matrix(const std::string& module, int64_t rows, int64_t cols, ThreadTeam* team = nullptr) = 0;
   // A small tensor of any float dtype as float32; name is the full tensor name. Fails when not finite.
   virtual std::vector<float> vector(const std::string& name, const Shape& shape) = 0;
   // Tensors whose name starts with prefix are known and deliberately not used; finish() writes a line with their

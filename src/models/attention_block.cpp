@@ -78,7 +78,7 @@ size_t AttentionBlock::workspace(const StepLimits& limits) const {
 }
 
 void AttentionBlock::load(WeightReader& reader, Place& place) {
-  weights_ = pack_attention(context_.layout(), read(reader));
+  weights_ = pack_attention(context_.layout(), read(reader), reader.team());
   place_attention(weights_, place);
   reader.release();
 }

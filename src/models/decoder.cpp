@@ -26,21 +26,23 @@ std::string find_module(const WeightReader& reader, const std::vector<std::strin
 size_t aligned(size_t bytes) { return (bytes + Arena::kAlign - 1) & ~(Arena::kAlign - 1); }
 
 // A table of BF16 rows, owned.
-Buffer copy_table(const RawMatrix& table) {
+Buffer copy_table(const RawMatrix& table, ThreadTeam& team) {
   Buffer buffer(static_cast<size_t>(table.rows * table.cols) * sizeof(uint16_t));
   auto* out = buffer.as<uint16_t>();
-  for (int64_t r = 0; r < table.rows; ++r) {
-    const uint8_t* row = table.data + r * table.row_bytes;
-    if (table.format == WeightFormat::kBf16) {
-      std::memcpy(out + r * table.cols, row, static_cast<size_t>(table.cols) * sizeof(uint16_t));
-      continue;
+  share_out(&team, table.rows, [&](int64_t begin, int64_t end) {
+    for (int64_t r = begin; r < end; ++r) {
+      const uint8_t* row = table.data + r * table.row_bytes;
+      if (table.format == WeightFormat::kBf16) {
+        std::memcpy(out + r * table.cols, row, static_cast<size_t>(table.cols) * sizeof(uint16_t));
+        continue;
+      }
+      for (int64_t k = 0; k < table.cols; ++k) {
+        float value;
+        std::memcpy(&value, row + k * 4, sizeof value);
+        out[r * table.cols + k] = float_to_bf16(value);
+      }
     }
-    for (int64_t k = 0; k < table.cols; ++k) {
-      float value;
-      std::memcpy(&value, row + k * 4, sizeof value);
-      out[r * table.cols + k] = float_to_bf16(value);
-    }
-  }
+  });
   return buffer;
 }
 
@@ -205,7 +207,8 @@ RawMatrix Decoder::read_embedding(WeightReader& reader) const {
 
 void Decoder::load(WeightSource& source, Place& place, const std::function<void(int64_t)>& on_progress) {
   place_ = &place;
-  WeightReader reader(source, WeightReader::Mode::kLoad);
+  ThreadTeam team(usable_cores());
+  WeightReader reader(source, WeightReader::Mode::kLoad, &team);
   const int64_t parts = std::ssize(layers_) + 1;
   const auto progress = [&](int64_t part) {
     if (on_progress) on_progress(bytes_.total() * part / parts);
@@ -214,7 +217,7 @@ void Decoder::load(WeightSource& source, Place& place, const std::function<void(
     const FloatArray values(reader.vector(name, {spec_.info.hidden}));
     return place.kind() == DeviceKind::kCpu ? values : values.placed(place);
   };
-  embedding_memory_ = copy_table(read_embedding(reader));
+  embedding_memory_ = copy_table(read_embedding(reader), team);
   embedding_ = embedding_memory_.data();
   if (place.kind() != DeviceKind::kCpu) {
     embedding_ = place.take(embedding_memory_.size());
@@ -222,7 +225,7 @@ void Decoder::load(WeightSource& source, Place& place, const std::function<void(
     embedding_memory_ = Buffer();
   }
   reader.release();
-  head_ = place_matrix(pack(layout_of(options_.device), read_head(reader)), place);
+  head_ = place_matrix(pack(layout_of(options_.device), read_head(reader), RowOrder::kPlain, &team), place);
   reader.release();
   final_norm_ = norm(prefix_ + "norm.weight");
   progress(1);

@@ -76,7 +76,7 @@ size_t GdnBlock::workspace(const StepLimits& limits) const {
 }
 
 void GdnBlock::load(WeightReader& reader, Place& place) {
-  weights_ = pack_gdn(context_.layout(), read(reader));
+  weights_ = pack_gdn(context_.layout(), read(reader), reader.team());
   place_gdn(weights_, place);
   reader.release();
 }

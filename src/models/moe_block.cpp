@@ -118,15 +118,22 @@ size_t MoeBlock::workspace(const StepLimits& limits) const {
   return choices_.workspace(problem_, limits.rows, limits.team_members);
 }
 
-// One expert at a time, so that the transient is one expert whatever the model.
+// As many experts at a time as there are threads, so that the transient is one expert a thread whatever the model.
 void MoeBlock::load(WeightReader& reader, Place& place) {
   const Layout layout = context_.layout();
   RawMoe raw;
   raw.router = read_router(reader);
   const RawExpert fused = read_fused(reader);
   weights_.experts.reserve(static_cast<size_t>(shape_.experts));
-  for (int e = 0; e < shape_.experts; ++e) {
-    weights_.experts.push_back(place_expert(pack_expert(layout, read_expert(reader, e, fused)), place));
+  const int at_a_time = reader.team() == nullptr ? 1 : reader.team()->members();
+  for (int first = 0; first < shape_.experts; first += at_a_time) {
+    std::vector<PackedExpert> packed(static_cast<size_t>(std::min(at_a_time, shape_.experts - first)));
+    share_out(reader.team(), std::ssize(packed), [&](int64_t begin, int64_t end) {
+      WeightReader alone = reader.alone();
+      for (int64_t i = begin; i < end; ++i)
+        packed[static_cast<size_t>(i)] = pack_expert(layout, read_expert(alone, first + static_cast<int>(i), fused));
+    });
+    for (const PackedExpert& expert : packed) weights_.experts.push_back(place_expert(expert, place));
     if (names_ == Names::kPerExpert) reader.release();
   }
   if (shape_.shared_width > 0) {

@@ -7,7 +7,7 @@
 namespace mettle {
 
 RawMatrix WeightReader::matrix(const std::string& module, int64_t rows, int64_t cols) {
-  if (!planning()) return source_.matrix(module, rows, cols);
+  if (!planning()) return source_.matrix(module, rows, cols, team_);
   RawMatrix m;
   m.format = source_.format_of(module);
   m.rows = rows;

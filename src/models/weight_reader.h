@@ -12,9 +12,14 @@ namespace mettle {
 class WeightReader {
  public:
   enum class Mode { kPlan, kLoad };
-  WeightReader(WeightSource& source, Mode mode) : source_(source), mode_(mode) {}
+  // The team shares the work on large matrices.
+  WeightReader(WeightSource& source, Mode mode, ThreadTeam* team = nullptr)
+      : source_(source), mode_(mode), team_(team) {}
 
   bool planning() const { return mode_ == Mode::kPlan; }
+  ThreadTeam* team() const { return team_; }
+  // For members of the team that read at the same time, each its own matrices.
+  WeightReader alone() const { return {source_, mode_}; }
   bool has(const std::string& module) const { return source_.has(module); }
   // When planning, data is null and format, rows, cols and name are set.
   RawMatrix matrix(const std::string& module, int64_t rows, int64_t cols);
@@ -25,6 +30,7 @@ class WeightReader {
  private:
   WeightSource& source_;
   Mode mode_;
+  ThreadTeam* team_;
 };
 
 RawMatrix keep_rows(const RawMatrix& matrix, Range keep);

@@ -12,8 +12,9 @@ std::string AttentionProblem::text() const {
                      name_of(qkv_format), name_of(out_format), name_of(activation), block_size);
 }
 
-AttentionWeights pack_attention(Layout layout, const RawAttention& raw) {
-  return {pack(layout, raw.qkv), pack(layout, raw.out), raw.q_norm, raw.k_norm, raw.inv_freq};
+AttentionWeights pack_attention(Layout layout, const RawAttention& raw, ThreadTeam* team) {
+  const auto packed = [&](const RawSegments& segments) { return pack(layout, segments, RowOrder::kPlain, team); };
+  return {packed(raw.qkv), packed(raw.out), raw.q_norm, raw.k_norm, raw.inv_freq};
 }
 
 void place_attention(AttentionWeights& weights, Place& place) {

@@ -37,7 +37,7 @@ struct AttentionWeights {
   PackedMatrix qkv, out;
   FloatArray q_norm, k_norm, inv_freq;
 };
-AttentionWeights pack_attention(Layout layout, const RawAttention& raw);
+AttentionWeights pack_attention(Layout layout, const RawAttention& raw, ThreadTeam* team = nullptr);
 void place_attention(AttentionWeights& weights, Place& place);
 
 struct AttentionArgs {

@@ -11,15 +11,9 @@ std::string GdnProblem::text() const {
                      conv, eps, name_of(in_format), name_of(ba_format), name_of(out_format), name_of(activation));
 }
 
-GdnWeights pack_gdn(Layout layout, const RawGdn& raw) {
-  return {pack(layout, raw.qkv),
-          pack(layout, raw.z),
-          pack(layout, raw.ba),
-          pack(layout, raw.out),
-          raw.conv,
-          raw.a_log,
-          raw.dt_bias,
-          raw.norm};
+GdnWeights pack_gdn(Layout layout, const RawGdn& raw, ThreadTeam* team) {
+  const auto packed = [&](const RawSegments& segments) { return pack(layout, segments, RowOrder::kPlain, team); };
+  return {packed(raw.qkv), packed(raw.z), packed(raw.ba), packed(raw.out), raw.conv, raw.a_log, raw.dt_bias, raw.norm};
 }
 
 void place_gdn(GdnWeights& weights, Place& place) {

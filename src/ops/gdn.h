@@ -38,7 +38,7 @@ struct GdnWeights {
   PackedMatrix qkv, z, ba, out;
   FloatArray conv, a_log, dt_bias, norm;
 };
-GdnWeights pack_gdn(Layout layout, const RawGdn& raw);
+GdnWeights pack_gdn(Layout layout, const RawGdn& raw, ThreadTeam* team = nullptr);
 void place_gdn(GdnWeights& weights, Place& place);
 
 struct GdnArgs {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <mutex>
@@ -166,12 +167,12 @@ size_t packed_bytes(Layout layout, WeightFormat format, int64_t rows, int64_t co
   return layout == Layout::kP64 ? packed_bytes_p64(format, rows, cols) : sizes_of(format, rows, cols).total();
 }
 
-PackedMatrix pack(Layout layout, const RawSegments& segments, RowOrder order) {
+PackedMatrix pack(Layout layout, const RawSegments& segments, RowOrder order, ThreadTeam* team) {
   CHECK(layout != Layout::kNone, "pack: no layout");
-  return layout == Layout::kP64 ? pack_p64(segments, order) : pack_tile16(segments);
+  return layout == Layout::kP64 ? pack_p64(segments, order, team) : pack_tile16(segments, team);
 }
 
-PackedMatrix pack_tile16(const RawSegments& segments) {
+PackedMatrix pack_tile16(const RawSegments& segments, ThreadTeam* team) {
   PackedMatrix p;
   if (segments.empty()) return p;
   p.layout = Layout::kTile16;
@@ -190,21 +191,30 @@ PackedMatrix pack_tile16(const RawSegments& segments) {
   float* row_scale = reinterpret_cast<float*>(scales + sizes.scales);
   float* k_scale = sizes.k_scale > 0 ? reinterpret_cast<float*>(scales + sizes.scales + sizes.row_scale) : nullptr;
   const int64_t k_blocks = round_up(p.cols, kScaleBlock) / kScaleBlock;
-  int64_t out = 0;
-  TileRows rows;
+  struct Row {
+    const RawMatrix* matrix;
+    int64_t row;
+  };
+  std::vector<Row> all;
+  all.reserve(static_cast<size_t>(p.rows));
   for (const RawMatrix& m : segments) {
     if (m.format != p.format || m.cols != p.cols)
       fail(Code::kInternal, fmt::format("{}: must be {} with {} columns like the segment before it, got {} with {}",
                                         m.name, name_of(p.format), p.cols, name_of(m.format), m.cols));
     if (m.format == WeightFormat::kNvfp4 && m.cols % 16 != 0)
       fail(Code::kInternal, fmt::format("{}: nvfp4 columns must be a multiple of 16, got {}", m.name, m.cols));
-    for (int64_t row = 0; row < m.rows; ++row, ++out) {
-      const int64_t tile = out / kTile;
-      rows.matrix[rows.count] = &m;
-      rows.row[rows.count] = row;
-      rows.data[rows.count++] = m.data + row * m.row_bytes;
-      row_scale[out] = m.global_scale * (m.row_scale != nullptr ? m.row_scale[row] : 1.f);
-      if (rows.count < kTile && out + 1 < p.rows) continue;
+    for (int64_t row = 0; row < m.rows; ++row) all.push_back({&m, row});
+  }
+  share_out(team, p.tiles, [&](int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; ++tile) {
+      TileRows rows;
+      for (int64_t at = tile * kTile; at < std::min((tile + 1) * kTile, p.rows); ++at) {
+        const auto& [m, row] = all[static_cast<size_t>(at)];
+        rows.matrix[rows.count] = m;
+        rows.row[rows.count] = row;
+        rows.data[rows.count++] = m->data + row * m->row_bytes;
+        row_scale[at] = m->global_scale * (m->row_scale != nullptr ? m->row_scale[row] : 1.f);
+      }
       uint8_t* to = data + tile * p.tile_bytes();
       switch (p.format) {
         case WeightFormat::kNvfp4:
@@ -221,9 +231,8 @@ PackedMatrix pack_tile16(const RawSegments& segments) {
           pack_fp8(rows, p.cols, to, k_scale != nullptr ? k_scale + tile * k_blocks * kTile : nullptr);
           break;
       }
-      rows.count = 0;
     }
-  }
+  });
   p.data = data;
   p.scales = sizes.scales > 0 ? scales : nullptr;
   p.row_scale = row_scale;

@@ -28,6 +28,7 @@
 #include <memory>
 #include <string_view>
 
+#include "base/thread_team.h"
 #include "tensor/buffer.h"
 #include "tensor/device.h"
 #include "tensor/place.h"
@@ -69,10 +70,12 @@ struct PackedMatrix {
 // Bytes that packing will take, without packing.
 size_t packed_bytes(Layout layout, WeightFormat format, int64_t rows, int64_t cols);
 // Stacks the segments along rows. All segments must have one format and one number of columns. Empty: an empty matrix.
-PackedMatrix pack(Layout layout, const RawSegments& segments, RowOrder order = RowOrder::kPlain);
-PackedMatrix pack_tile16(const RawSegments& segments);
+// A team shares the tiles; the bytes do not depend on it. Calls without one may come from several threads at a time.
+PackedMatrix pack(Layout layout, const RawSegments& segments, RowOrder order = RowOrder::kPlain,
+                  ThreadTeam* team = nullptr);
+PackedMatrix pack_tile16(const RawSegments& segments, ThreadTeam* team = nullptr);
 // Fails with kInternal for what p64_holds() refuses.
-PackedMatrix pack_p64(const RawSegments& segments, RowOrder order = RowOrder::kPlain);
+PackedMatrix pack_p64(const RawSegments& segments, RowOrder order = RowOrder::kPlain, ThreadTeam* team = nullptr);
 // p64 has a form for nvfp4, bf16 and fp8 (per tensor or row), for columns that are a multiple of 16.
 bool p64_holds(WeightFormat format, int64_t cols);
 

@@ -181,7 +181,7 @@ size_t packed_bytes_p64(WeightFormat format, int64_t rows, int64_t cols) {
   return total_bytes(shape_of(format, rows, cols));
 }
 
-PackedMatrix pack_p64(const RawSegments& segments, RowOrder order) {
+PackedMatrix pack_p64(const RawSegments& segments, RowOrder order, ThreadTeam* team) {
   if (segments.empty()) return {};
   const WeightFormat format = segments.front().format;
   const int64_t rows = mettle::rows_of(segments), cols = cols_of(segments);
@@ -200,24 +200,26 @@ PackedMatrix pack_p64(const RawSegments& segments, RowOrder order) {
   m.data = storage.data;
   auto* row_scale = reinterpret_cast<float*>(storage.data + payload_bytes(m));
   m.row_scale = row_scale;
-  for (int64_t tile = 0; tile < m.tiles; ++tile) {
-    Row rows_of_tile[16];
-    for (int64_t r = 0; r < 16; ++r) {
-      const int64_t row = order == RowOrder::kPlain ? tile * 16 + r
-                          : r < 8                   ? tile * 8 + r
-                                                    : m.rows / 2 + tile * 8 + r - 8;
-      if (row >= m.rows) continue;
-      rows_of_tile[r] = all[static_cast<size_t>(row)];
-      row_scale[tile * 16 + r] = rows_of_tile[r].row_scale;
+  share_out(team, m.tiles, [&](int64_t begin, int64_t end) {
+    for (int64_t tile = begin; tile < end; ++tile) {
+      Row rows_of_tile[16];
+      for (int64_t r = 0; r < 16; ++r) {
+        const int64_t row = order == RowOrder::kPlain ? tile * 16 + r
+                            : r < 8                   ? tile * 8 + r
+                                                      : m.rows / 2 + tile * 8 + r - 8;
+        if (row >= m.rows) continue;
+        rows_of_tile[r] = all[static_cast<size_t>(row)];
+        row_scale[tile * 16 + r] = rows_of_tile[r].row_scale;
+      }
+      for (int unit = 0; unit < m.units; ++unit) {
+        uint8_t* out = storage.data + (tile * m.units + unit) * m.unit_bytes;
+        const int64_t k0 = int64_t{unit} * kTileK * m.unit_tiles;
+        if (format == WeightFormat::kNvfp4) pack_nvfp4(rows_of_tile, k0, m.unit_tiles, out);
+        if (format == WeightFormat::kBf16) pack_bf16(rows_of_tile, k0, m.unit_tiles, out);
+        if (format == WeightFormat::kFp8) pack_fp8(rows_of_tile, k0, m.unit_tiles, out);
+      }
     }
-    for (int unit = 0; unit < m.units; ++unit) {
-      uint8_t* out = storage.data + (tile * m.units + unit) * m.unit_bytes;
-      const int64_t k0 = int64_t{unit} * kTileK * m.unit_tiles;
-      if (format == WeightFormat::kNvfp4) pack_nvfp4(rows_of_tile, k0, m.unit_tiles, out);
-      if (format == WeightFormat::kBf16) pack_bf16(rows_of_tile, k0, m.unit_tiles, out);
-      if (format == WeightFormat::kFp8) pack_fp8(rows_of_tile, k0, m.unit_tiles, out);
-    }
-  }
+  });
   return m;
 }
 

@@ -74,6 +74,25 @@ TEST(PackedP64, SegmentsKeepTheirOwnScalesAndGateUpIsPaired) {
   EXPECT_EQ(m.row_scale[8], up.raw.global_scale);
 }
 
+TEST(Packed, BytesDoNotDependOnThreads) {
+  for (const Layout layout : {Layout::kTile16, Layout::kP64})
+    for (const WeightFormat format : {WeightFormat::kNvfp4, WeightFormat::kBf16, WeightFormat::kFp8})
+      for (const int64_t rows : {8, 72, 344}) {
+        const Weights a(format, rows, 528, 3), b(format, rows, 528, 4);
+        const PackedMatrix alone = pack(layout, {a.raw, b.raw});
+        for (const int members : {1, 2, 3, 7}) {
+          ThreadTeam team(members);
+          const PackedMatrix shared = pack(layout, {a.raw, b.raw}, RowOrder::kPlain, &team);
+          ASSERT_EQ(alone.size, shared.size);
+          EXPECT_EQ(std::memcmp(alone.data, shared.data, alone.size), 0) << name_of(layout) << " " << name_of(format);
+          // Members that pack at the same time, each its own.
+          std::vector<PackedMatrix> each(static_cast<size_t>(members));
+          team.run([&](int member) { each[static_cast<size_t>(member)] = pack(layout, {a.raw, b.raw}); });
+          for (const PackedMatrix& own : each) EXPECT_EQ(std::memcmp(alone.data, own.data, alone.size), 0);
+        }
+      }
+}
+
 TEST(PackedP64, RefusesWhatHasNoForm) {
   Weights w(WeightFormat::kNvfp4, 16, 64, 1);
   w.raw.format = WeightFormat::kF32;
