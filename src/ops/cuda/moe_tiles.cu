@@ -52,6 +52,21 @@ struct Grouping {
   int32_t* position;
 };
 
+// f(i, ids[i]) for every pair, by all threads of the block; several ids are asked for at once.
+template <class F>
+__device__ __forceinline__ void for_each_pair(const int32_t* ids, int pairs, const F& f) {
+  constexpr int kAtOnce = 8;
+  const int step = static_cast<int>(blockDim.x);
+  for (int first = threadIdx.x; first < pairs; first += kAtOnce * step) {
+    int32_t id[kAtOnce];
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) id[u] = first + u * step < pairs ? ids[first + u * step] : -1;
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u)
+      if (id[u] >= 0) f(first + u * step, id[u]);
+  }
+}
+
 // Counts, places of the experts' rows, groups: one block, thread e looks after expert e. The order of the rows inside
 // an expert is whatever it happens to be.
 __global__ __launch_bounds__(1024) void moe_group_kernel(Grouping a) {
@@ -63,7 +78,7 @@ __global__ __launch_bounds__(1024) void moe_group_kernel(Grouping a) {
   if (e < kMaxExperts) next[e] = 0;
   __syncthreads();
   ptx::wait();
-  for (int i = threadIdx.x; i < pairs; i += blockDim.x) atomicAdd(&next[a.ids[i]], 1);
+  for_each_pair(a.ids, pairs, [&](int, int32_t id) { atomicAdd(&next[id], 1); });
   __syncthreads();
   const int count = e < kMaxExperts ? next[e] : 0, groups = (count + a.block_rows - 1) / a.block_rows;
   int rows_to_here = count, groups_to_here = groups;
@@ -88,11 +103,11 @@ __global__ __launch_bounds__(1024) void moe_group_kernel(Grouping a) {
     a.groups[all + i] = {a.shared, pairs + i * a.block_rows, min(a.block_rows, a.rows - i * a.block_rows)};
   if (threadIdx.x == 0) *a.group_count = all + shared_groups;
   __syncthreads();
-  for (int i = threadIdx.x; i < pairs; i += blockDim.x) {
-    const int at = atomicAdd(&next[a.ids[i]], 1);
+  for_each_pair(a.ids, pairs, [&](int i, int32_t id) {
+    const int at = atomicAdd(&next[id], 1);
     a.row_of[at] = i / a.top_k;
     a.position[i] = at;
-  }
+  });
   if (a.rides)
     for (int i = threadIdx.x; i < a.rows; i += blockDim.x) a.row_of[pairs + i] = i;
 }
