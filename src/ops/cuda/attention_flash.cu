@@ -11,51 +11,69 @@ namespace {
 constexpr int kWarps = 8, kMostHead = 256;
 
 // blockIdx.x: row; blockIdx.y: eight heads of it, query heads first, then k, then v; a warp each. Rows that are padding
-// only get a zero core.
+// only get a zero core. What does not come from kernels of this step (the batch, weights) is read before the wait.
 __global__ __launch_bounds__(kWarps * 32) void attention_prepare_kernel(AttentionFlash a) {
-  __shared__ float heads[kWarps][kMostHead];
+  constexpr int kMine = kMostHead / 32;  // values of a head that a lane holds: lane, lane + 32, ...
+  __shared__ float heads[kWarps][kMostHead], cosines[kMostHead / 2], sines[kMostHead / 2];
   const int row = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x % 32), d = a.head_dim;
-  const int unit = static_cast<int>(blockIdx.y * kWarps + threadIdx.x / 32);
+  const int unit = static_cast<int>(blockIdx.y * kWarps + threadIdx.x / 32), half = a.rotary_dim / 2;
   ptx::trigger();
+  const bool is_q = unit < a.heads, is_v = unit >= a.heads + a.kv_heads;
+  const int sequence = a.row_sequence[row], position = sequence < 0 ? 0 : a.row_position[row];
+  const int stride = a.gate ? 2 * d : d;
+  const float* from =
+      a.qkv + int64_t{row} * a.qkv_width() + (is_q ? unit * stride : a.heads * stride + (unit - a.heads) * d);
+  uint16_t* to = a.q + (int64_t{row} * a.heads + unit) * d;
+  if (!is_q && sequence >= 0)
+    to = (is_v ? a.v_cache : a.k_cache) +
+         a.cache_at(a.blocks + a.sequence[sequence].block_begin, position, (unit - a.heads) % a.kv_heads);
+  float factor[kMine];
+#pragma unroll
+  for (int j = 0; j < kMine; ++j) {
+    const int i = lane + 32 * j;
+    factor[j] = a.plus_one ? 1.f : 0.f;
+    if (a.qk_norm && i < d) factor[j] += (is_q ? a.q_norm : a.k_norm)[i];
+  }
+  for (int i = static_cast<int>(threadIdx.x); i < half; i += kWarps * 32)
+    sincosf(static_cast<float>(position) * a.inv_freq[i], &sines[i], &cosines[i]);
+  __syncthreads();
   ptx::wait();
   if (unit >= a.heads + 2 * a.kv_heads) return;
-  const bool is_q = unit < a.heads, is_v = unit >= a.heads + a.kv_heads;
-  const int sequence = a.row_sequence[row];
   if (sequence < 0) {
     if (is_q)
       for (int i = lane; i < d; i += 32) a.core[(int64_t{row} * a.heads + unit) * d + i] = 0;
     return;
   }
-  const int stride = a.gate ? 2 * d : d;
-  const float* from =
-      a.qkv + int64_t{row} * a.qkv_width() + (is_q ? unit * stride : a.heads * stride + (unit - a.heads) * d);
-  const int position = a.row_position[row];
-  const int kv_head = is_q ? 0 : (unit - a.heads) % a.kv_heads;
-  uint16_t* to = is_q ? a.q + (int64_t{row} * a.heads + unit) * d
-                      : (is_v ? a.v_cache : a.k_cache) +
-                            a.cache_at(a.blocks + a.sequence[sequence].block_begin, position, kv_head);
+  float value[kMine], squares = 0;
+#pragma unroll
+  for (int j = 0; j < kMine; ++j) {
+    value[j] = lane + 32 * j < d ? from[lane + 32 * j] : 0.f;
+    squares = fmaf(value[j], value[j], squares);
+  }
   if (is_v) {
-    for (int i = lane; i < d; i += 32) to[i] = to_bf16(from[i]);
+#pragma unroll
+    for (int j = 0; j < kMine; ++j)
+      if (lane + 32 * j < d) to[lane + 32 * j] = to_bf16(value[j]);
     return;
   }
   float* head = heads[threadIdx.x / 32];
-  const float scale = a.qk_norm ? inverse_root(from, d, 1.f / static_cast<float>(d), a.eps, lane) : 1.f;
-  const float* weight = is_q ? a.q_norm : a.k_norm;
-  for (int i = lane; i < d; i += 32) {
-    const float factor = a.qk_norm ? (a.plus_one ? 1.f + weight[i] : weight[i]) : 1.f;
-    head[i] = from[i] * scale * factor;
+  const float scale = a.qk_norm ? 1.f / sqrtf(warp_sum(squares) / static_cast<float>(d) + a.eps) : 1.f;
+#pragma unroll
+  for (int j = 0; j < kMine; ++j) {
+    if (a.qk_norm) value[j] = value[j] * scale * factor[j];
+    if (lane + 32 * j < d) head[lane + 32 * j] = value[j];
   }
   __syncwarp();
-  const int half = a.rotary_dim / 2;
-  for (int i = lane; i < d; i += 32) {
-    float value = head[i];
-    if (i < a.rotary_dim) {
-      const int j = i < half ? i : i - half;
-      float sine, cosine;
-      sincosf(static_cast<float>(position) * a.inv_freq[j], &sine, &cosine);
-      value = i < half ? value * cosine - head[i + half] * sine : value * cosine + head[j] * sine;
-    }
-    to[i] = to_bf16(value);
+#pragma unroll
+  for (int j = 0; j < kMine; ++j) {
+    const int i = lane + 32 * j;
+    if (i >= d) continue;
+    float turned = value[j];
+    if (i < half)
+      turned = turned * cosines[i] - head[i + half] * sines[i];
+    else if (i < a.rotary_dim)
+      turned = turned * cosines[i - half] + head[i - half] * sines[i - half];
+    to[i] = to_bf16(turned);
   }
 }
 

@@ -120,6 +120,20 @@ __device__ __forceinline__ void take_keys(Running<HD, NB>& run, const AttentionF
     }
 }
 
+// The first keys of a split and their values on their way to L2.
+template <int HD>
+__device__ __forceinline__ void prefetch_keys(const AttentionFlash& a, const int32_t* table, int kv_head, int begin,
+                                              int end) {
+  constexpr int kLines = HD * 2 / 128;
+  for (int i = static_cast<int>(threadIdx.x); i < kSplitKeys * kLines; i += kWarps * 32) {
+    const int key = begin + i / kLines;
+    if (key >= end) break;
+    const int64_t at = a.cache_at(table, key, kv_head) + i % kLines * 64;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(a.k_cache + at));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(a.v_cache + at));
+  }
+}
+
 // blockIdx: sequence, kv head, split. NB: blocks of eight packed rows.
 template <int HD, int NB>
 __global__ __launch_bounds__(kWarps * 32, 2) void attention_split_kernel(AttentionFlash a, int first_sequence,
@@ -130,13 +144,15 @@ __global__ __launch_bounds__(kWarps * 32, 2) void attention_split_kernel(Attenti
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
   const int kv_head = static_cast<int>(blockIdx.y), split = static_cast<int>(blockIdx.z);
   ptx::trigger();
-  ptx::wait();
+  // The batch was there before the step's first kernel; the keys of earlier steps are asked for ahead of its kernels.
   const DeviceSequence s = a.sequence[first_sequence + static_cast<int>(blockIdx.x)];
-  if (s.q_len == 0 || !a.few(s.q_len)) return;
   const int keys = s.ctx_len + s.q_len, step = split_keys(keys, most), begin = split * step;
-  if (begin >= keys) return;
   const int end = min(keys, begin + step), group = a.group(), packed = s.q_len * group;
   const int32_t* table = a.blocks + s.block_begin;
+  const bool idle = s.q_len == 0 || !a.few(s.q_len) || begin >= keys;
+  if (!idle) prefetch_keys<HD>(a, table, kv_head, begin, end);
+  ptx::wait();
+  if (idle) return;
 
   for (int i = tid; i < HD / 32 * kRows * 4; i += kWarps * 32) {
     const int row = i / 4 % kRows, dim = i / (4 * kRows) * 32 + i % 4 * 8;
@@ -201,61 +217,73 @@ __global__ __launch_bounds__(kWarps * 32, 2) void attention_split_kernel(Attenti
   }
 }
 
-// blockIdx: sequence, kv head, packed row. Sum over its splits in order, gate, bf16.
+// blockIdx: sequence, kv head, packed row. Sum over its splits, gate, bf16. Everything is asked for at once: the sums
+// of a thread's first splits, the gate, and by every warp the stats of all splits.
 template <int HD>
 __global__ __launch_bounds__(256) void attention_merge_kernel(AttentionFlash a, int first_sequence, int splits,
                                                               int most, int rows) {
   constexpr int kGroups = 256 / (HD / 4);  // each takes every kGroups-th split
-  __shared__ float weight[kMostSplits];
+  constexpr int kAhead = 4;
   __shared__ float4 sums[kGroups][HD / 4];
   const int tid = static_cast<int>(threadIdx.x), lane = tid % 32;
   const int kv_head = static_cast<int>(blockIdx.y), packed_row = static_cast<int>(blockIdx.z);
   ptx::trigger();
-  ptx::wait();
   const DeviceSequence s = a.sequence[first_sequence + static_cast<int>(blockIdx.x)];
-  const int group = a.group();
+  const int group = a.group(), keys = s.ctx_len + s.q_len, step = split_keys(keys, most),
+            own = (keys + step - 1) / step;
+  const int row = s.first_row + packed_row / group, head = kv_head * group + packed_row % group;
+  ptx::wait();
   if (s.q_len == 0 || !a.few(s.q_len) || packed_row >= s.q_len * group) return;
-  const int keys = s.ctx_len + s.q_len, step = split_keys(keys, most), own = (keys + step - 1) / step;
+
   const auto slot_of = [&](int split) {
     return ((int64_t{blockIdx.x} * splits + split) * a.kv_heads + kv_head) * rows + packed_row;
   };
-  if (tid < 32) {
-    float2 stats[kMostSplits / 32];
-    float best = -INFINITY, sum = 0;
-#pragma unroll
-    for (int i = 0; i < kMostSplits / 32; ++i) {
-      const int split = lane + 32 * i;
-      stats[i] =
-          split < own ? reinterpret_cast<const float2*>(a.part_stats)[slot_of(split)] : make_float2(-INFINITY, 0);
-      best = fmaxf(best, stats[i].x);
-    }
-    best = warp_max(best);
-#pragma unroll
-    for (int i = 0; i < kMostSplits / 32; ++i) {
-      stats[i].x = power(stats[i].x, best, a.exponent);
-      sum += stats[i].x * stats[i].y;
-    }
-    sum = warp_sum(sum);
-#pragma unroll
-    for (int i = 0; i < kMostSplits / 32; ++i) weight[lane + 32 * i] = stats[i].x / sum;
-  }
-  __syncthreads();
   const int part = tid / (HD / 4), at = tid % (HD / 4);
-  float4 sum = make_float4(0, 0, 0, 0);
-#pragma unroll 8
-  for (int split = part; split < own; split += kGroups) {
-    const float4 o = reinterpret_cast<const float4*>(a.part + slot_of(split) * HD)[at];
-    const float w = weight[split];
-    sum.x = fmaf(w, o.x, sum.x), sum.y = fmaf(w, o.y, sum.y), sum.z = fmaf(w, o.z, sum.z), sum.w = fmaf(w, o.w, sum.w);
+  const auto sums_of = [&](int split) {
+    return split < own ? reinterpret_cast<const float4*>(a.part + slot_of(split) * HD)[at] : make_float4(0, 0, 0, 0);
+  };
+  float4 ahead[kAhead];
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) ahead[i] = sums_of(part + i * kGroups);
+  float gate = 0;
+  if (a.gate && tid < HD) gate = a.qkv[int64_t{row} * a.qkv_width() + (2 * head + 1) * HD + tid];
+  float2 stats[kMostSplits / 32];
+  float best = -INFINITY, whole = 0;
+#pragma unroll
+  for (int i = 0; i < kMostSplits / 32; ++i) {
+    const int split = lane + 32 * i;
+    stats[i] = split < own ? reinterpret_cast<const float2*>(a.part_stats)[slot_of(split)] : make_float2(-INFINITY, 0);
+    best = fmaxf(best, stats[i].x);
   }
+  best = warp_max(best);
+#pragma unroll
+  for (int i = 0; i < kMostSplits / 32; ++i) {
+    stats[i].x = power(stats[i].x, best, a.exponent);
+    whole += stats[i].x * stats[i].y;
+  }
+  whole = warp_sum(whole);
+  const auto weight_of = [&](int split) {  // all lanes take part
+    const float low = __shfl_sync(kAllLanes, stats[0].x, split % 32);
+    const float high = __shfl_sync(kAllLanes, stats[1].x, split % 32);
+    return (split < 32 ? low : high) / whole;
+  };
+  static_assert(kMostSplits == 64);
+
+  float4 sum = make_float4(0, 0, 0, 0);
+  const auto add = [&](float w, const float4& o) {
+    sum.x = fmaf(w, o.x, sum.x), sum.y = fmaf(w, o.y, sum.y), sum.z = fmaf(w, o.z, sum.z), sum.w = fmaf(w, o.w, sum.w);
+  };
+#pragma unroll
+  for (int i = 0; i < kAhead; ++i) add(weight_of(part + i * kGroups), ahead[i]);
+#pragma unroll 4
+  for (int first = kAhead * kGroups; first < own; first += kGroups) add(weight_of(first + part), sums_of(first + part));
   sums[part][at] = sum;
   __syncthreads();
   if (tid >= HD) return;
   float o = 0;
 #pragma unroll
   for (int p = 0; p < kGroups; ++p) o += reinterpret_cast<const float*>(sums[p])[tid];
-  const int row = s.first_row + packed_row / group, head = kv_head * group + packed_row % group;
-  if (a.gate) o *= sigmoid(a.qkv[int64_t{row} * a.qkv_width() + (2 * head + 1) * HD + tid]);
+  if (a.gate) o *= sigmoid(gate);
   a.core[(int64_t{row} * a.heads + head) * HD + tid] = to_bf16(o);
 }
 

@@ -96,8 +96,8 @@ __global__ __launch_bounds__(kWarps * 32, 1) void attention_tiles_kernel(Attenti
             t = lane % 4;
   const int kv_head = static_cast<int>(blockIdx.y), group = a.group();
   ptx::trigger();
+  const Tile tile = tile_of(a, static_cast<int>(gridDim.x - 1 - blockIdx.x));  // the batch: no kernel writes it
   ptx::wait();
-  const Tile tile = tile_of(a, static_cast<int>(gridDim.x - 1 - blockIdx.x));
   if (tile.sequence < 0) return;
   const DeviceSequence s = a.sequence[tile.sequence];
   const int packed = s.q_len * group, keys = s.ctx_len + s.q_len;

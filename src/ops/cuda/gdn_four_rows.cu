@@ -99,7 +99,9 @@ __global__ __launch_bounds__(kThreads, 3) void gdn_four_rows_kernel(GdnRecurrent
   for (int m = 0; m < kRows; ++m)
     state[m] = s.state_in < 0 ? make_float4(0, 0, 0, 0)
                               : *reinterpret_cast<const float4*>(a.state + s.state_in * slot + at + int64_t{m} * a.dv);
-  gdn_head_history(a, s, head, part * kThreads + tid, a.dv / kGdnColumns * kThreads);
+  const int rank = part * kThreads + tid, threads = a.dv / kGdnColumns * kThreads;
+  GdnHeadHistory history;
+  history.load(a, s, head, rank, channels);
 
   const Pair pair = pair_of(tid / 8);
   for (int begin = 0, buffer = 0; begin < s.q_len; begin += kFour, buffer ^= 1) {
@@ -195,6 +197,7 @@ __global__ __launch_bounds__(kThreads, 3) void gdn_four_rows_kernel(GdnRecurrent
 #pragma unroll
   for (int m = 0; m < kRows; ++m)
     *reinterpret_cast<float4*>(a.state + s.state_out * slot + at + int64_t{m} * a.dv) = state[m];
+  history.finish(a, s, head, rank, threads, channels);
 }
 
 }  // namespace

@@ -98,13 +98,15 @@ __global__ __launch_bounds__(WHOLE ? kWholeColumns * 4 : kGroup,
     state[m] = s.q_len == 0 || s.state_in < 0
                    ? make_float4(0, 0, 0, 0)
                    : *reinterpret_cast<const float4*>(a.state + s.state_in * slot + at + int64_t{m} * a.dv);
+  const float4 weight = WHOLE && leader ? *reinterpret_cast<const float4*>(a.norm + column) : make_float4(0, 0, 0, 0);
   ptx::wait();
   if (s.q_len == 0) return;
   RowInput<DK> next;  // decode: nothing to fetch ahead, and the registers let a second block in
   if (!WHOLE) next.load(a, s.first_row, channels, head, first, column);
 
-  const int parts = a.dv / kGdnColumns;
-  gdn_head_history(a, s, head, WHOLE ? tid : part * kGroup + tid, parts * kGroup);
+  const int parts = a.dv / kGdnColumns, rank = WHOLE ? tid : part * kGroup + tid;
+  GdnHeadHistory history;
+  history.load(a, s, head, rank, channels);
 
   Shared& mine = shared[WHOLE ? group : 0];
   for (int r = 0; r < s.q_len; ++r) {
@@ -161,14 +163,14 @@ __global__ __launch_bounds__(WHOLE ? kWholeColumns * 4 : kGroup,
         float squares = 0;
         for (int p = 0; p < parts; ++p) squares += shared[p].squares[parity];
         store_core(a.core + int64_t{row} * values + head * a.dv + column, o,
-                   1.f / sqrtf(squares / static_cast<float>(a.dv) + a.eps),
-                   *reinterpret_cast<const float4*>(a.norm + column), z);
+                   1.f / sqrtf(squares / static_cast<float>(a.dv) + a.eps), weight, z);
       }
     }
   }
 #pragma unroll
   for (int m = 0; m < kRows; ++m)
     *reinterpret_cast<float4*>(a.state + s.state_out * slot + at + int64_t{m} * a.dv) = state[m];
+  history.finish(a, s, head, rank, parts * kGroup, channels);
 }
 
 // norm(o) * w * silu(z): a warp per row and value head.
