@@ -13,7 +13,7 @@ constexpr size_t kEvidence = 6, kNotes = 8;
 
 // Whole seconds compare with whole seconds; within one the order of reading counts.
 bool earlier(const Event& a, const Event& b) {
-  if (a.place.time_ms && b.place.time_ms) {
+  if (a.place.time_ms && b.place.time_ms && a.place.clock == b.place.clock) {
     const bool coarse = a.place.whole_seconds || b.place.whole_seconds;
     const int64_t ta = coarse ? *a.place.time_ms / 1000 : *a.place.time_ms;
     const int64_t tb = coarse ? *b.place.time_ms / 1000 : *b.place.time_ms;
@@ -41,7 +41,8 @@ class Classifier {
     c_.toolkit = all_.toolkit;
     c_.kernel_log = all_.kernel_log;
     for (const Event& e : run_.events) {
-      if (e.signature->kind == Kind::kWrapper && counts_as_end(e)) c_.died_seq = std::max(c_.died_seq, e.last_seq);
+      const bool ends = e.signature->kind == Kind::kWrapper || e.signature->id == "S035";
+      if (ends && counts_as_end(e)) c_.died_seq = std::max(c_.died_seq, e.last_seq);
       const bool oom =
           e.signature->cause == "HOST_OOM" && (e.kernel || e.signature->id == "S036" || e.signature->id == "G15");
       c_.kernel_oom = c_.kernel_oom || (oom && kills_server(e));
@@ -160,6 +161,7 @@ class Classifier {
   // A warning that did not keep the server from answering.
   bool dismissed(const Finding& f) const {
     if (run_.last_success.seq < f.event->last_seq) return false;
+    if (f.cause == "SCALE_MISMATCH" || f.cause == "TENSOR_UNFILLED") return false;  // its answers are wrong ones
     switch (f.event->signature->need) {
       case Need::kSlow:
       case Need::kLongContext:
@@ -186,7 +188,7 @@ class Classifier {
     d_.phase = from_dmesg(e) ? run_.phase : e.phase;
     d_.confidence = f.confidence;
     std::string what = f.remark.empty() ? s.tell : f.remark;
-    if (const auto at = info.phases.find(d_.phase); at != info.phases.end()) what += ": " + at->second;
+    if (const auto at = info.phases.find(d_.phase); at != info.phases.end()) what += "; " + at->second;
     d_.sentence = fmt::format("{} ({}{}).", what, phase_words(d_.phase), d_.rank.empty() ? "" : ", rank " + d_.rank);
     d_.evidence.push_back(e.place.line);
     support(f);
@@ -227,11 +229,21 @@ class Classifier {
     for (const std::string& key : keys) {
       const auto at = info.flags.find(key);
       if (at == info.flags.end()) continue;
-      d_.remedy.insert(d_.remedy.end(), at->second.begin(), at->second.end());
+      for (const std::string& flag : at->second)
+        if (on_topic(flag)) d_.remedy.push_back(flag);
       break;
     }
     if (d_.engine.empty() && info.flags.size() > 1)
       d_.missing.push_back("which server this is: none was recognised, so no flags are named");
+  }
+
+  // Flags of attention do not help where experts failed, and the other way round.
+  bool on_topic(const std::string& flag) const {
+    static const Pattern attention("(?i)attention|attn|fmha|\\bmla|mla_"), experts("(?i)moe|expert|fp4|gemm");
+    const std::string& line = d_.evidence[0].text;
+    const bool about_attention = attention.search(line), about_experts = experts.search(line);
+    if (about_attention == about_experts) return true;
+    return about_attention ? !experts.search(flag) || attention.search(flag) : !attention.search(flag);
   }
 
   void missing(const ClassInfo& info) {
@@ -273,7 +285,7 @@ class Classifier {
     } else {
       d_.sentence = fmt::format("It is silent {}; no line says what it waits for.", phase_words(d_.phase));
     }
-    if (d_.evidence.empty() && !empty) d_.evidence.push_back(all_.last.line);
+    if (d_.evidence.empty() && hangs && !empty) d_.evidence.push_back(all_.last.line);
     missing(table_.classes.at("UNKNOWN"));
     if (sigkill() && !c_.kernel_log)
       d_.missing.push_back("the kernel log of that hour (--dmesg FILE): who sent SIGKILL is not said");
@@ -305,8 +317,9 @@ class Classifier {
                        [&](const Line& e) { return e.file == line.file && e.line == line.line; });
   }
   void misleads(Line line, std::string why) {
-    const bool known = std::any_of(d_.misleading.begin(), d_.misleading.end(),
-                                   [&](const Line& m) { return m.file == line.file && m.line == line.line; });
+    const bool known = std::any_of(d_.misleading.begin(), d_.misleading.end(), [&](const Line& m) {
+      return m.remark == why || (m.file == line.file && m.line == line.line);
+    });
     if (known || is_evidence(line) || d_.misleading.size() >= kEvidence) return;
     line.remark = std::move(why);
     d_.misleading.push_back(std::move(line));
@@ -319,7 +332,7 @@ class Classifier {
     }
     if (d_.healthy()) return;
     for (const Event& e : run_.events)
-      if (e.signature->kind == Kind::kWrapper) misleads(e.place.line, e.signature->tell + "; never the cause");
+      if (e.signature->kind == Kind::kWrapper) misleads(e.place.line, e.signature->tell);
     if ((d_.cause == "KERNEL_FAULT" || d_.cause == "WRONG_TARGET") && run_.last_frame.seq > 0)
       misleads(run_.last_frame.line, "where the fault surfaced; it is asynchronous, the guilty kernel ran earlier");
     for (const Unmatched& u : run_.unmatched)
@@ -335,11 +348,15 @@ class Classifier {
     if (all_.runs.size() > 1)
       note(fmt::format("the log holds {} starts; this is about the last one, the one before ended with {}",
                        all_.earlier_runs + 2, earlier_cause()));
-    for (const Event& e : run_.events) {
-      if (is_evidence(e.place.line) || e.signature->kind == Kind::kWrapper) continue;
-      note(fmt::format("{}:{}: {} ({}{})", e.place.line.file, e.place.line.line, e.signature->cause, e.signature->tell,
-                       e.count > 1 ? fmt::format(", {} times", e.count) : ""));
-    }
+    std::map<std::string, const Event*> first;  // per row: ranks repeat each other
+    std::vector<const Event*> order;
+    for (const Event& e : run_.events)
+      if (!is_evidence(e.place.line) && e.signature->kind != Kind::kWrapper &&
+          first.emplace(e.signature->id, &e).second)
+        order.push_back(&e);
+    for (const Event* e : order)
+      note(fmt::format("{}:{}: {} ({}{})", e->place.line.file, e->place.line.line, e->signature->cause,
+                       e->signature->tell, e->count > 1 ? fmt::format(", {} times", e->count) : ""));
     if (d_.healthy() && !run_.unmatched.empty())
       note(fmt::format("{}:{}: an error that it survived", run_.unmatched[0].place.line.file,
                        run_.unmatched[0].place.line.line));

@@ -12,6 +12,7 @@ using std::string_view;
 
 constexpr size_t kTextLimit = 600;
 constexpr size_t kRanks = 256, kEvents = 4096, kUnmatched = 16, kMisleading = 8;
+constexpr uint64_t kChain = 4;     // lines between the tracebacks of a chain
 constexpr int kWatchLines = 1000;  // lines without a time after which a pause can no longer be told
 constexpr int kTraceIdle = 400;    // lines without a frame after which a traceback counts as cut
 
@@ -83,27 +84,30 @@ bool after_ready(const std::string& phase) { return phase == "first request" || 
 
 }  // namespace
 
-Collector::Collector(const Table& table)
-    : table_(table), scanner_([&] {
-        std::vector<std::string> needles;
-        std::unordered_map<std::string, uint32_t> known;
-        const auto add = [&](const std::string& needle, Owner owner) {
-          const auto [at, made] = known.try_emplace(needle, static_cast<uint32_t>(needles.size()));
-          if (made) {
-            needles.push_back(needle);
-            owners_.emplace_back();
-          }
-          owners_[at->second].push_back(owner);
-        };
-        for (uint32_t i = 0; i < table.signatures.size(); ++i)
-          for (const std::string& needle : table.signatures[i].needles) add(needle, {Owner::What::kSignature, i});
-        for (uint32_t i = 0; i < table.markers.size(); ++i) add(table.markers[i].text, {Owner::What::kMarker, i});
-        for (uint32_t i = 0; i < table.misleading.size(); ++i)
-          add(table.misleading[i].text, {Owner::What::kMisleading, i});
-        add("\", line ", {Owner::What::kFrame, 0});
-        for (const char* word : {"error", "fatal", "critical", "exception"}) add(word, {Owner::What::kError, 0});
-        return needles;
-      }()) {
+NeedleIndex index_of(const Table& table) {
+  using Owner = NeedleIndex::Owner;
+  std::vector<std::string> needles;
+  std::vector<std::vector<Owner>> owners;
+  std::unordered_map<std::string, uint32_t> known;
+  const auto add = [&](const std::string& needle, Owner owner) {
+    const auto [at, made] = known.try_emplace(needle, static_cast<uint32_t>(needles.size()));
+    if (made) {
+      needles.push_back(needle);
+      owners.emplace_back();
+    }
+    owners[at->second].push_back(owner);
+  };
+  for (uint32_t i = 0; i < table.signatures.size(); ++i)
+    for (const std::string& needle : table.signatures[i].needles) add(needle, {Owner::What::kSignature, i});
+  for (uint32_t i = 0; i < table.markers.size(); ++i) add(table.markers[i].text, {Owner::What::kMarker, i});
+  for (uint32_t i = 0; i < table.misleading.size(); ++i) add(table.misleading[i].text, {Owner::What::kMisleading, i});
+  add("\", line ", {Owner::What::kFrame, 0});
+  for (const char* word : {"error", "fatal", "critical", "exception"}) add(word, {Owner::What::kError, 0});
+  return {std::move(owners), NeedleScanner(needles)};
+}
+
+Collector::Collector(const Table& table, const NeedleIndex& index)
+    : table_(table), owners_(index.owners), scanner_(index.scanner) {
   out_.runs.emplace_back();
 }
 
@@ -114,7 +118,9 @@ void Collector::begin_file(const std::string& name, bool kernel_log) {
   out_.kernel_log = out_.kernel_log || kernel_log;
   traces_.clear();
   open_traces_ = 0;
+  inherited_.clear();
   last_time_.clear();
+  file_time_ = Stamp{};
 }
 
 void Collector::end_log() {
@@ -147,14 +153,18 @@ void Collector::text(string_view clean) {
   hits_.clear();
   scanner_.scan(clean, hits_);
   if ((hits_.empty() || cheap(clean)) && open_traces_ == 0 && watched_ < 0) {
-    if (kernel_file_) return;
-    out_.last.seq = seq_;
-    out_.last.line.line = number_;
-    out_.last.line.text.assign(clean.substr(0, kTextLimit));
-    if (out_.last.line.file != file_) out_.last.line.file = file_;
+    if (!kernel_file_) remember(clean);
     return;
   }
   full(clean);
+}
+
+// Every line may be the last one.
+void Collector::remember(string_view clean) {
+  out_.last.seq = seq_;
+  out_.last.line.line = number_;
+  out_.last.line.text.assign(clean.substr(0, kTextLimit));
+  if (out_.last.line.file != file_) out_.last.line.file = file_;
 }
 
 // Lines of a serving server hold nothing but what it produced: no head needs to be read for that.
@@ -175,6 +185,7 @@ Place Collector::place(string_view clean, const Head& head) const {
   p.seq = seq_;
   p.time_ms = head.time_ms;
   p.whole_seconds = head.whole_seconds;
+  p.clock = head.clock;
   p.line.file = file_;
   p.line.line = number_;
   p.line.text.assign(clean.substr(0, kTextLimit));
@@ -200,15 +211,21 @@ std::string Collector::phase_of(const std::string& rank) const {
 void Collector::full(string_view clean) {
   Head head = parse_head(clean);
   head.kernel = head.kernel || kernel_file_;
+  const bool bare = head.rank.empty() && !head.time_ms && head.level == Level::kNone;
+  if (bare && inherits()) head.rank = inherited_;
   const std::string rank = label(head);
   watch(head);
   if (head.time_ms) {
-    last_time_[rank] = {*head.time_ms, head.whole_seconds};
-  } else if (const auto last = last_time_.find(rank); last != last_time_.end()) {
-    head.time_ms = last->second.first;
-    head.whole_seconds = last->second.second;
+    last_time_[rank] = file_time_ = {head.time_ms, head.whole_seconds, head.clock};
+  } else {
+    // The rest of a traceback is as old as its first line, anything else as the line before it.
+    const auto own = last_time_.find(rank);
+    const Stamp& stamp = bare && !rank.empty() && own != last_time_.end() ? own->second : file_time_;
+    head.time_ms = stamp.time_ms;
+    head.whole_seconds = stamp.whole_seconds;
+    head.clock = stamp.clock;
   }
-  if (!kernel_file_ && !trimmed(clean).empty()) out_.last = place(clean, head);
+  if (!kernel_file_ && !trimmed(clean).empty()) remember(clean);
   candidates_.clear();
   misleads_.clear();
   bool frame = false, error = false;
@@ -240,6 +257,11 @@ void Collector::full(string_view clean) {
     t.idle = 0;
     run().last_frame = place(clean, head);
     return;
+  }
+  // Some servers write the rank before the first line of a traceback alone.
+  if (head.body.find("Traceback (most recent call last)") != string_view::npos && !head.rank.empty()) {
+    if (head.rank != inherited_) inherited_ = std::string(head.rank);  // the view may be of inherited_ itself
+    inherited_until_ = seq_ + kChain;
   }
   match(clean, head);
   if (open_traces_ > 0) trace(clean, head);
@@ -331,8 +353,11 @@ void Collector::match(string_view clean, const Head& head) {
   candidates_.erase(std::unique(candidates_.begin(), candidates_.end()), candidates_.end());
   bool in_table = false, matched = false;
   quiet_match_ = false;
+  // The source line under a frame: it may hold any words.
+  const bool code = open_traces_ > 0 && head.body.substr(0, 4) == "    ";
   for (const uint32_t i : candidates_) {
     const Signature& s = table_.signatures[i];
+    if (s.generic && code) break;
     if (s.generic && (in_table || matched)) break;  // rows stand before rules, and the first rule counts
     if (!s.pattern.search(s.generic ? head.body : clean, &groups)) continue;
     const string_view from = s.generic ? head.body : clean;
@@ -394,6 +419,7 @@ void Collector::record(const Signature& s, string_view clean, const Head& head, 
   Event& event = run().events[at];
   event.last_seq = seq_;
   event.last_time_ms = head.time_ms;
+  event.last_clock = head.clock;
   if (s.need == Need::kSilence) {
     watched_ = static_cast<long>(at);
     watched_lines_ = 0;
@@ -415,6 +441,7 @@ void Collector::trace(string_view clean, const Head& head) {
   if (body.empty() || body.front() == ' ' || body.front() == '\t' || body.substr(0, 9) == "Traceback") return;
   t.open = false;
   --open_traces_;
+  if (!inherited_.empty() && rank == rank_label(inherited_)) inherited_until_ = seq_ + kChain;
   if (is_exception(body)) unmatched(clean, head);
 }
 
@@ -432,9 +459,16 @@ void Collector::watch(const Head& head) {
   if (watched_ < 0) return;
   Event& e = run().events[static_cast<size_t>(watched_)];
   if (++watched_lines_ > kWatchLines) watched_ = -1;
-  if (watched_ < 0 || !head.time_ms || !e.last_time_ms) return;
+  if (watched_ < 0 || !head.time_ms || !e.last_time_ms || head.clock != e.last_clock) return;
+  if (*head.time_ms < *e.last_time_ms) return;  // of another clock
   e.silence_ms = std::max(e.silence_ms, *head.time_ms - *e.last_time_ms);
   watched_ = -1;
+}
+
+bool Collector::inherits() const {
+  if (inherited_.empty()) return false;
+  const auto at = traces_.find(rank_label(inherited_));
+  return seq_ <= inherited_until_ || (at != traces_.end() && at->second.open);
 }
 
 bool Collector::failed() const {

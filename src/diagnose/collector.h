@@ -11,9 +11,20 @@
 
 namespace mettle::diagnose {
 
+// The needles of a table, and what each stands for.
+struct NeedleIndex {
+  struct Owner {
+    enum class What { kSignature, kMarker, kMisleading, kFrame, kError } what;
+    uint32_t index;
+  };
+  std::vector<std::vector<Owner>> owners;  // per needle
+  NeedleScanner scanner;
+};
+NeedleIndex index_of(const Table& table);
+
 class Collector {
  public:
-  explicit Collector(const Table& table);
+  Collector(const Table& table, const NeedleIndex& index);
 
   void begin_file(const std::string& name, bool kernel_log);
   void line(std::string_view raw, uint64_t number);
@@ -21,9 +32,10 @@ class Collector {
   Collected finish();
 
  private:
-  struct Owner {
-    enum class What { kSignature, kMarker, kMisleading, kFrame, kError } what;
-    uint32_t index;
+  struct Stamp {
+    std::optional<int64_t> time_ms;
+    bool whole_seconds = true;
+    Clock clock = Clock::kDay;
   };
   struct Trace {
     bool open = false;
@@ -33,6 +45,7 @@ class Collector {
   };
 
   void text(std::string_view clean);
+  void remember(std::string_view clean);
   bool cheap(std::string_view clean);
   void full(std::string_view clean);
   void marker(const Marker& m, const NeedleHit& hit, std::string_view clean, const Head& head);
@@ -44,14 +57,17 @@ class Collector {
   void end_log();
   void start_run();
   bool failed() const;
+  bool inherits() const;
   Place place(std::string_view clean, const Head& head) const;
   std::string phase_of(const std::string& rank) const;
   std::string label(const Head& head);
   Run& run() { return out_.runs.back(); }
   const Run& run() const { return out_.runs.back(); }
 
+  using Owner = NeedleIndex::Owner;
+
   const Table& table_;
-  std::vector<std::vector<Owner>> owners_;  // per needle
+  const std::vector<std::vector<NeedleIndex::Owner>>& owners_;
   NeedleScanner scanner_;
   std::vector<NeedleHit> hits_;
   std::vector<uint32_t> candidates_;  // signatures whose needle occurs in this line
@@ -64,10 +80,13 @@ class Collector {
   uint64_t number_ = 0, seq_ = 0;
   std::map<std::string, Trace> traces_;
   int open_traces_ = 0;
+  std::string inherited_;  // rank of the traceback whose lines carry no head
+  uint64_t inherited_until_ = 0;
   std::unordered_map<std::string, size_t> index_;  // signature, rank, handled -> event
   std::set<std::string> ranks_;
-  std::map<std::string, std::pair<int64_t, bool>> last_time_;  // per rank
-  bool quiet_match_ = false;                                   // this line is known noise or a wrapper
+  std::map<std::string, Stamp> last_time_;  // per rank
+  Stamp file_time_;                         // of the newest line that has one
+  bool quiet_match_ = false;                // this line is known noise or a wrapper
   int watched_lines_ = 0;
   long watched_ = -1;  // event that waits for the next time stamp
 };

@@ -9,11 +9,19 @@
 #include "diagnose/log_reader.h"
 
 namespace mettle::diagnose {
+namespace {
+
+const NeedleIndex& index() {
+  static const NeedleIndex instance = index_of(table());
+  return instance;
+}
+
+}  // namespace
 
 struct Diagnoser::State {
   explicit State(Options o)
       : options(std::move(o)),
-        collector(table()),
+        collector(table(), index()),
         reader({[this](const std::string& file) { collector.begin_file(file, kernel_log); },
                 [this](std::string_view line, uint64_t number) { collector.line(line, number); }},
                options.line_limit) {}

@@ -238,6 +238,14 @@ TEST(Diagnose, TheFirstRankThatFailedByTimeNotByPlace) {
   EXPECT_EQ(d.evidence[0].line, 2u);
 }
 
+TEST(Diagnose, ClocksThatCannotBeComparedLeaveTheOrderOfTheLines) {
+  const std::string first = "[2026-01-12 10:00:09 TP0] CUDA error: misaligned address\n";
+  const std::string second =
+      "[rank1]:[E112 10:00:03.000 x.cpp:6] no kernel image is available for execution on the device\n";
+  EXPECT_EQ(of(first + second).cause, "KERNEL_FAULT");
+  EXPECT_EQ(of(second + first).cause, "WRONG_SM");
+}
+
 TEST(Diagnose, FilesOfAFolderAreOneRun) {
   const fs::path folder = fs::temp_directory_path() / ("diagnose_ranks_" + std::to_string(getpid()));
   fs::create_directories(folder);

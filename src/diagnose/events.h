@@ -16,6 +16,7 @@ struct Place {
   uint64_t seq = 0;  // order of reading over all files, 0: nowhere
   std::optional<int64_t> time_ms;
   bool whole_seconds = true;
+  Clock clock = Clock::kDay;
   Line line;
 };
 
@@ -31,6 +32,7 @@ struct Event {
   std::vector<std::string> groups;
   uint64_t count = 1, last_seq = 0;
   std::optional<int64_t> last_time_ms;
+  Clock last_clock = Clock::kDay;
   int64_t silence_ms = 0;  // longest pause after it
   bool last_line = false;  // nothing came after it
   uint64_t streak = 1;     // longest row of matches without anything produced in between

@@ -117,6 +117,7 @@ class HeadParser {
     if (head_.time_ms) return;  // the outermost clock is the same for all processes
     head_.time_ms = t.ms;
     head_.whole_seconds = t.whole_seconds;
+    head_.clock = t.clock;
   }
 
   // [2026-01-02 10:00:00 TP0], [rank3]:, [1,3]<stderr>:, [TRT-LLM] [RANK 3] [E], [core.py:12], [pod/name/x], [123.456]
@@ -135,6 +136,7 @@ class HeadParser {
       if (!head_.time_ms) {
         head_.time_ms = parse_seconds(number);
         head_.whole_seconds = false;
+        head_.clock = Clock::kBoot;
       }
     } else if (const size_t comma = digits(inside);
                comma > 0 && comma < inside.size() && inside[comma] == ',' && starts(rest, "<std")) {
@@ -166,12 +168,13 @@ class HeadParser {
            inside.find(' ') == string_view::npos && inside.find('.') != string_view::npos;
   }
 
-  // E1129 10:00:00.123456 4242 ProcessGroupNCCL.cpp:12
+  // E1129 10:00:00.123456 4242 ProcessGroupNCCL.cpp:12; W112 of January
   bool glog(string_view inside) {
-    if (inside.size() < 14 || std::strchr("IWEF", inside.front()) == nullptr || digits(inside.substr(1)) != 4)
-      return false;
+    if (inside.size() < 14 || std::strchr("IWEF", inside.front()) == nullptr) return false;
+    const size_t day = digits(inside.substr(1));
+    if ((day != 3 && day != 4) || inside[day + 1] != ' ') return false;
     head_.level = level_of(inside.substr(0, 1));
-    if (const ParsedTime t = parse_time(inside.substr(6)); t.length > 0) set_time(t);
+    if (const ParsedTime t = parse_time(inside.substr(day + 2)); t.length > 0) set_time(t);
     return true;
   }
 
@@ -337,7 +340,8 @@ bool unwrap_json(string_view line, std::string& text) {
        {string_view("\"time\":\""), string_view("\"timestamp\":\""), string_view("\"ts\":\"")}) {
     const size_t time = line.find(key);
     if (time == string_view::npos) continue;
-    const ParsedTime t = parse_time(line.substr(time + key.size()));
+    const string_view value = line.substr(time + key.size());
+    const ParsedTime t = parse_time(value.substr(0, std::min(value.find('"'), value.size())));
     if (t.length == 0) continue;
     text.assign(line.substr(time + key.size(), t.length));
     text += ' ';

@@ -6,6 +6,8 @@
 #include <string>
 #include <string_view>
 
+#include "diagnose/line_time.h"
+
 namespace mettle::diagnose {
 
 // Takes colour and cursor codes out of `line` into `clean`. Carriage returns stay: they part lines that overwrote each
@@ -23,6 +25,7 @@ struct Head {
   std::string_view rank;           // "TP3", "PP0_TP1", "3": which worker; empty for the front end or none
   std::optional<int64_t> time_ms;  // since some fixed moment: only differences count
   bool whole_seconds = true;       // the time has no fraction
+  Clock clock = Clock::kDay;
   Level level = Level::kNone;
   bool kernel = false;  // a line of the kernel's log
 };

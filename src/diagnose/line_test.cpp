@@ -27,8 +27,7 @@ TEST(LineHead, RankTimeLevelAndBodyOfEveryServer) {
            Want{"[2026-01-12 10:00:00] hello", "hello", "", Level::kNone, true},
            Want{"[1,5]<stderr>:[01/12/2026-10:00:00] [TRT-LLM] [RANK 5] [E] hello", "hello", "5", Level::kError, true},
            Want{"[TensorRT-LLM][ERROR] hello", "hello", "", Level::kError, false},
-           Want{"[rank3]:[E112 10:00:00.000 ProcessGroupNCCL.cpp:6] hello",
-                "[E112 10:00:00.000 ProcessGroupNCCL.cpp:6] hello", "3", Level::kNone, false},
+           Want{"[rank3]:[E112 10:00:00.000 ProcessGroupNCCL.cpp:6] hello", "hello", "3", Level::kError, true},
            Want{"host:10:20 [2] NCCL WARN hello", "host:10:20 [2] NCCL WARN hello", "2", Level::kNone, false},
            Want{"2026-01-12T10:00:00.123456789Z stderr F hello", "hello", "", Level::kNone, true},
            Want{"Jan 12 10:00:00 node7 sglang[4100]: [2026-01-12 10:00:00 TP1] hello", "hello", "1", Level::kNone,
@@ -84,6 +83,9 @@ TEST(LineTime, FormatsAndDistances) {
        {"", "2026-01-02", "99:00:00", "2026-13-02 10:00:00", "10:00:00x", "1234567890", "Foo 12 10:00:00", "12.0, x"})
     EXPECT_EQ(parse_time(no).length, 0u) << no;
   EXPECT_EQ(parse_seconds("12.345678"), 12345);
+  EXPECT_EQ(parse_time("10:00:00").clock, Clock::kDay);
+  EXPECT_EQ(parse_time("Jan  2 10:00:00").clock, Clock::kYear);
+  EXPECT_EQ(parse_time("2026-01-02 10:00:00").clock, Clock::kFull);
 }
 
 TEST(LineHead, TerminalCodes) {

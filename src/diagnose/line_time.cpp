@@ -40,6 +40,7 @@ class TimeParser {
       const auto month = number(2);
       ++at_;
       const auto day = number(2);
+      clock_ = Clock::kFull;
       return year && month && day && is(at_, " T_") && set_day(*year, *month, *day);
     }
     if (is(2, "/") && is(5, "/") && is(10, "- ")) {
@@ -48,12 +49,14 @@ class TimeParser {
       const auto day = number(2);
       ++at_;
       const auto year = number(4);
+      clock_ = Clock::kFull;
       return month && day && year && set_day(*year, *month, *day);
     }
     if (is(2, "-") && is(5, " ")) {
       const auto month = number(2);
       ++at_;
       const auto day = number(2);
+      clock_ = Clock::kYear;
       return month && day && set_day(1970, *month, *day);
     }
     static constexpr string_view kMonths = "JanFebMarAprMayJunJulAugSepOctNovDec";
@@ -61,6 +64,7 @@ class TimeParser {
     if (month == string_view::npos || month % 3 != 0 || !is(3, " ") || !is(6, " ")) return false;
     at_ = is(4, " ") ? 5 : 4;
     const auto day = number(6 - at_);
+    clock_ = Clock::kYear;
     return day && set_day(1970, static_cast<int>(month / 3) + 1, *day);
   }
 
@@ -83,6 +87,7 @@ class TimeParser {
     const auto second = number(2);
     if (!second || *hour > 24 || *minute > 59 || *second > 60) return {};
     ParsedTime t;
+    t.clock = clock_;
     t.ms = ((day_ * 24 + *hour) * 60 + *minute) * 60'000 + int64_t{1000} * *second;
     if (is(at_, ".,") && digit_at(at_ + 1)) {
       t.whole_seconds = false;
@@ -103,6 +108,7 @@ class TimeParser {
   string_view s_;
   size_t at_ = 0;
   int64_t day_ = 0;
+  Clock clock_ = Clock::kDay;
 };
 
 }  // namespace

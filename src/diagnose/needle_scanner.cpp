@@ -1,108 +1,90 @@
 #include "diagnose/needle_scanner.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <array>
 #include <cctype>
-#include <deque>
+
+#include "base/error.h"
 
 namespace mettle::diagnose {
 namespace {
 
-struct Node {
-  std::vector<int> child;
-  int fail = 0;
-  std::vector<uint32_t> ends;  // needles that end here, by the node itself or by its suffixes
-};
+// A byte is one of 64 columns: 0 for bytes of no needle, 63 for those that came too late for one of their own (needles
+// are compared byte by byte in the end). Three columns are a key.
+constexpr uint32_t kColumnBits = 6, kKeys = 1u << (3 * kColumnBits);
 
-uint8_t lower(char c) { return static_cast<uint8_t>(std::tolower(static_cast<unsigned char>(c))); }
+char lower(char c) { return static_cast<char>(std::tolower(static_cast<unsigned char>(c))); }
 
 }  // namespace
 
+struct NeedleScanner::Tables {
+  std::array<uint8_t, 256> column{};
+  std::vector<uint64_t> present = std::vector<uint64_t>(kKeys / 64, 0);  // keys that start a needle
+  std::vector<uint32_t> first = std::vector<uint32_t>(kKeys + 1, 0);     // per key, into by_key
+  std::vector<uint32_t> by_key;                                          // needles in the order of their keys
+  std::vector<std::string> needles;                                      // in lower case
+  std::array<char, 256> lower{};
+
+  uint32_t key_of(std::string_view s) const {
+    uint32_t key = 0;
+    for (size_t i = 0; i < 3; ++i) key = key << kColumnBits | column[static_cast<uint8_t>(s[i])];
+    return key;
+  }
+};
+
 NeedleScanner::NeedleScanner(const std::vector<std::string>& needles) : seen_(needles.size(), 0) {
-  // Columns: one per byte that some needle uses, column 0 for all others.
-  uint8_t columns = 1;
-  for (const std::string& needle : needles)
+  auto made = std::make_shared<Tables>();
+  Tables& t = *made;
+  for (size_t c = 0; c < 256; ++c) t.lower[c] = lower(static_cast<char>(c));
+  uint8_t next = 1;
+  for (const std::string& needle : needles) {
+    if (needle.size() < 3) fail(Code::kInternal, fmt::format("needle \"{}\": must have 3 bytes or more", needle));
+    t.needles.emplace_back();
     for (const char c : needle) {
-      const uint8_t low = lower(c);
-      if (class_[low] != 0) continue;
-      class_[low] = columns++;
-      if (std::islower(low) != 0) class_[static_cast<uint8_t>(std::toupper(low))] = class_[low];
-    }
-  columns_ = columns;
-  std::vector<Node> nodes(1, Node{std::vector<int>(columns_, -1), 0, {}});
-  for (uint32_t i = 0; i < needles.size(); ++i) {
-    int at = 0;
-    for (const char c : needles[i]) {
-      int& child = nodes[at].child[class_[lower(c)]];
-      if (child < 0) {
-        const int made = static_cast<int>(nodes.size());
-        child = made;
-        nodes.push_back(Node{std::vector<int>(columns_, -1), 0, {}});
-        at = made;
-      } else {
-        at = child;
-      }
-    }
-    nodes[at].ends.push_back(i);
-  }
-  std::deque<int> queue;
-  for (uint32_t c = 0; c < columns_; ++c) {
-    int& child = nodes[0].child[c];
-    if (child < 0) {
-      child = 0;
-    } else {
-      queue.push_back(child);
+      const char low = lower(c);
+      t.needles.back() += low;
+      uint8_t& column = t.column[static_cast<uint8_t>(low)];
+      if (column == 0) column = next < 63 ? next++ : 63;
+      t.column[static_cast<uint8_t>(std::toupper(static_cast<unsigned char>(low)))] = column;
     }
   }
-  while (!queue.empty()) {
-    const int at = queue.front();
-    queue.pop_front();
-    const Node& fallback = nodes[nodes[at].fail];
-    nodes[at].ends.insert(nodes[at].ends.end(), fallback.ends.begin(), fallback.ends.end());
-    for (uint32_t c = 0; c < columns_; ++c) {
-      int& child = nodes[at].child[c];
-      if (child < 0) {
-        child = nodes[nodes[at].fail].child[c];
-      } else {
-        nodes[child].fail = nodes[nodes[at].fail].child[c];
-        queue.push_back(child);
-      }
-    }
+  for (const std::string& needle : t.needles) {
+    const uint32_t key = t.key_of(needle);
+    t.present[key / 64] |= uint64_t{1} << (key % 64);
+    ++t.first[key + 1];
   }
-  // States that end something are numbered last, so that the inner loop asks one comparison.
-  std::vector<uint32_t> order(nodes.size());
-  uint32_t quiet = 0;
-  for (const Node& node : nodes) quiet += node.ends.empty() ? 1 : 0;
-  uint32_t silent = 0, loud = quiet;
-  for (size_t i = 0; i < nodes.size(); ++i) order[i] = nodes[i].ends.empty() ? silent++ : loud++;
-  first_output_ = quiet * columns_;
-  next_.resize(nodes.size() * columns_);
-  std::vector<const Node*> by_order(nodes.size());
-  for (size_t i = 0; i < nodes.size(); ++i) {
-    by_order[order[i]] = &nodes[i];
-    for (uint32_t c = 0; c < columns_; ++c) next_[order[i] * columns_ + c] = order[nodes[i].child[c]] * columns_;
-  }
-  outputs_start_.reserve(nodes.size() + 1);
-  for (const Node* node : by_order) {
-    outputs_start_.push_back(static_cast<uint32_t>(outputs_.size()));
-    outputs_.insert(outputs_.end(), node->ends.begin(), node->ends.end());
-  }
-  outputs_start_.push_back(static_cast<uint32_t>(outputs_.size()));
+  for (size_t key = 0; key < kKeys; ++key) t.first[key + 1] += t.first[key];
+  t.by_key.resize(t.needles.size());
+  for (uint32_t i = 0; i < t.needles.size(); ++i) t.by_key[i] = i;
+  std::stable_sort(t.by_key.begin(), t.by_key.end(),
+                   [&](uint32_t a, uint32_t b) { return t.key_of(t.needles[a]) < t.key_of(t.needles[b]); });
+  tables_ = std::move(made);
 }
 
 void NeedleScanner::scan(std::string_view line, std::vector<NeedleHit>& hits) {
   ++scan_;
-  uint32_t state = 0;
-  const uint32_t* next = next_.data();
+  const uint8_t* column = tables_->column.data();
+  const uint64_t* present = tables_->present.data();
+  uint32_t key = 0;
   for (size_t i = 0; i < line.size(); ++i) {
-    state = next[state + class_[static_cast<uint8_t>(line[i])]];
-    if (state < first_output_) continue;
-    const uint32_t row = state / columns_;
-    for (uint32_t k = outputs_start_[row]; k < outputs_start_[row + 1]; ++k) {
-      const uint32_t needle = outputs_[k];
-      if (seen_[needle] == scan_) continue;
-      seen_[needle] = scan_;
-      hits.push_back({needle, static_cast<uint32_t>(i + 1)});
-    }
+    key = (key << kColumnBits | column[static_cast<uint8_t>(line[i])]) & (kKeys - 1);
+    if ((present[key / 64] >> (key % 64) & 1) != 0) verify(line, i - 2, key, hits);
+  }
+}
+
+void NeedleScanner::verify(std::string_view line, size_t start, uint32_t key, std::vector<NeedleHit>& hits) {
+  const Tables& t = *tables_;
+  for (uint32_t k = t.first[key]; k < t.first[key + 1]; ++k) {
+    const uint32_t needle = t.by_key[k];
+    const std::string& text = t.needles[needle];
+    if (seen_[needle] == scan_ || text.size() > line.size() - start) continue;
+    size_t same = 0;
+    while (same < text.size() && t.lower[static_cast<uint8_t>(line[start + same])] == text[same]) ++same;
+    if (same < text.size()) continue;
+    seen_[needle] = scan_;
+    hits.push_back({needle, static_cast<uint32_t>(start + same)});
   }
 }
 

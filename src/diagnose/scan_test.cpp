@@ -1,5 +1,7 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <string>
 #include <vector>
 
@@ -19,21 +21,23 @@ std::vector<uint32_t> found(NeedleScanner& scanner, std::string_view line) {
 }
 
 TEST(NeedleScanner, FindsAllOnceInAnyCaseAndTellsWhereTheyEnd) {
-  NeedleScanner scanner({"she", "he", "hers", "his", "out of memory"});
+  NeedleScanner scanner({"fisher", "her", "hers", "his", "out of memory"});
   using V = std::vector<uint32_t>;
-  EXPECT_EQ(found(scanner, "usHers"), (V{0, 1, 2}));
-  EXPECT_EQ(found(scanner, "he he he"), (V{1}));
+  EXPECT_EQ(found(scanner, "fisHers"), (V{0, 1, 2}));
+  EXPECT_EQ(found(scanner, "her her her"), (V{1}));
   EXPECT_EQ(found(scanner, ""), V{});
+  EXPECT_EQ(found(scanner, "he"), V{});
   EXPECT_EQ(found(scanner, "h e r s out-of memory"), V{});
   EXPECT_EQ(found(scanner, std::string("\0\xff OUT OF MEMORY", 16)), (V{4}));
   std::vector<NeedleHit> hits;
   scanner.scan("it is out of memory.", hits);
   ASSERT_EQ(hits.size(), 1u);
   EXPECT_EQ(hits[0].end, 19u);
+  EXPECT_THROW(NeedleScanner({"ab"}), Error);
 }
 
 TEST(NeedleScanner, AgreesWithASearchForEachNeedle) {
-  const std::vector<std::string> needles{"a", "ab", "aba", "bab", "ba", "bb", "abba"};
+  const std::vector<std::string> needles{"aaa", "aba", "abab", "bab", "bba", "bbbb", "abba"};
   NeedleScanner scanner(needles);
   for (uint32_t bits = 0; bits < 4096; ++bits) {
     std::string line;
@@ -45,6 +49,15 @@ TEST(NeedleScanner, AgreesWithASearchForEachNeedle) {
       if (line.find(needles[i]) != std::string::npos) want.push_back(i);
     ASSERT_EQ(got, want) << line;
   }
+}
+
+TEST(NeedleScanner, MoreBytesThanColumnsStillAgree) {
+  std::vector<std::string> needles;
+  for (int c = 1; c < 256; ++c)
+    if (std::isupper(c) == 0) needles.push_back(std::string(3, static_cast<char>(c)));
+  NeedleScanner scanner(needles);
+  for (uint32_t i = 0; i < needles.size(); ++i)
+    EXPECT_EQ(found(scanner, "." + needles[i] + ","), (std::vector<uint32_t>{i}));
 }
 
 TEST(Pattern, GroupsAndCase) {
