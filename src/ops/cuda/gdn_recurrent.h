@@ -9,7 +9,8 @@
 
 namespace mettle::cuda {
 
-inline constexpr int kGdnColumns = 32;  // of a value head, that one group of 128 threads holds
+inline constexpr int kGdnColumns = 32;         // of a value head, that one group of 128 threads holds
+inline constexpr int kGdnDecodeColumns = 128;  // widest value head that one block holds in decode
 
 struct GdnRecurrent {
   int rows = 0, sequences = 0;  // padding included
@@ -32,7 +33,10 @@ struct GdnRecurrent {
 void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, float* partial, void* stream);
 // The projections of x into qkv, z and ba.
 void gdn_project(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
-// The recurrence of longer sequences, four rows at a time; fills `read`.
+// The recurrence: for one row of every sequence, with norm and gate, into core; of longer ones, a row or four rows at a
+// time, into `read`.
+void gdn_decode(const GdnRecurrent& a, void* stream);
+void gdn_one_row(const GdnRecurrent& a, void* stream);
 void gdn_four_rows(const GdnRecurrent& a, void* stream);
 
 }  // namespace mettle::cuda
