@@ -121,8 +121,6 @@ size_t MoeBlock::workspace(const StepLimits& limits) const {
 // As many experts at a time as there are threads, so that the transient is one expert a thread whatever the model.
 void MoeBlock::load(WeightReader& reader, Place& place) {
   const Layout layout = context_.layout();
-  RawMoe raw;
-  raw.router = read_router(reader);
   const RawExpert fused = read_fused(reader);
   weights_.experts.reserve(static_cast<size_t>(shape_.experts));
   const int at_a_time = reader.team() == nullptr ? 1 : reader.team()->members();
@@ -136,6 +134,8 @@ void MoeBlock::load(WeightReader& reader, Place& place) {
     for (const PackedExpert& expert : packed) weights_.experts.push_back(place_expert(expert, place));
     if (names_ == Names::kPerExpert) reader.release();
   }
+  RawMoe raw;  // read behind the last release before it is packed: dummy weights live until then only
+  raw.router = read_router(reader);
   if (shape_.shared_width > 0) {
     // A rank without a share of it still reads it: every tensor of the file is accounted for.
     const RawExpert shared = read_shared(reader);
