@@ -177,7 +177,7 @@ Verdict verdict_of(F&& prove) {
 
 template <class Problem>
 void work_on(const Problem& problem, const json& entries, const Candidates& candidates, const Device& device,
-             const TrialContext& context, Pipe& pipe) {
+             TrialContext context, Pipe& pipe) {
   using Op = OpOf<Problem>;
   std::vector<Work<Op>> works;
   for (const json& e : entries) {
@@ -197,6 +197,7 @@ void work_on(const Problem& problem, const json& entries, const Candidates& cand
            fmt::format("prove --child: no backend {} with tactic {} for {}", backend, tactic, problem.text()));
     works.push_back(w);
   }
+  context.proves = std::any_of(works.begin(), works.end(), [](const Work<Op>& w) { return w.prove; });
   std::unique_ptr<Trial<Op>> trial;
   for (Work<Op>& w : works) {
     if (!w.prove) continue;

@@ -51,7 +51,7 @@ Trial<GdnOp>::Trial(const GdnProblem& problem, const TrialContext& context) : st
   const GdnCaseWeights* last = nullptr;
   for (const GdnCase& c : s.cases) {
     context.alive();
-    if (c.weights.get() == last) continue;
+    if (!context.proves || c.weights.get() == last) continue;
     last = c.weights.get();
     for (const auto& [name, packed, raw] :
          {std::tuple{"qkv", &last->packed.qkv, &last->raw.qkv}, std::tuple{"z", &last->packed.z, &last->raw.z},

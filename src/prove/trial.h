@@ -27,6 +27,7 @@ struct TrialContext {
   std::function<void()> alive;  // called between launches: the parent's deadline of silence starts anew
   int64_t work = kCaseWork;
   gpu::Stream* gpu = nullptr;  // a GPU's backends are tried; Buffers are shared with it
+  bool proves = true;          // false: only launches to be timed are asked for, packing needs no check
 
   DeviceKind kind() const { return gpu == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda; }
   Layout layout() const { return layout_of(kind()); }
