@@ -99,10 +99,11 @@ TEST(DummyWeights, BytesDoNotDependOnThreads) {
                           qwen3({{"quant_method", "modelopt"}, {"quant_algo", "FP8"}}),
                           qwen3({{"quant_method", "fp8"}, {"weight_block_size", {128, 128}}})};
   for (const json& config : configs) {
-    const auto source = dummy_weights(config, 3);
     const std::string module = "model.layers.0.mlp.up_proj";
-    const auto alone = bytes_of(source->matrix(module, 1999, 1040));
+    const auto serial = dummy_weights(config, 3);
+    const auto alone = bytes_of(serial->matrix(module, 1999, 1040));
     for (const int members : {1, 2, 3, 7}) {
+      const auto source = dummy_weights(config, 3);  // whose memory holds nothing yet
       ThreadTeam team(members);
       EXPECT_EQ(alone, bytes_of(source->matrix(module, 1999, 1040, &team))) << members;
       // Members that read at the same time, each its own.
@@ -112,7 +113,6 @@ TEST(DummyWeights, BytesDoNotDependOnThreads) {
         each[static_cast<size_t>(member)] = bytes_of(source->matrix(module, 1999, 1040));
       });
       for (const auto& bytes : each) EXPECT_EQ(alone, bytes);
-      source->release();
     }
   }
 }
