@@ -255,7 +255,11 @@ void Collector::full(string_view clean) {
       ++open_traces_;
     }
     t.idle = 0;
-    run().last_frame = place(clean, head);
+    Place& last = run().last_frame;
+    last.seq = seq_;
+    last.line.line = number_;
+    last.line.text.assign(clean.substr(0, kTextLimit));
+    if (last.line.file != file_) last.line.file = file_;
     return;
   }
   // Some servers write the rank before the first line of a traceback alone.
@@ -332,9 +336,12 @@ void Collector::marker(const Marker& m, const NeedleHit& hit, string_view clean,
       break;
     }
     case What::kFrame: {
-      Trace& t = traces_[rank_label(head.rank)];
-      if (!t.open) ++open_traces_;
-      t.open = true;
+      Trace& t = traces_[label(head)];
+      if (!t.open) {
+        t = Trace{};
+        t.open = true;
+        ++open_traces_;
+      }
       if (const int weight = weight_of_frame(m.value); weight >= t.rank_of_phase) {
         t.rank_of_phase = weight;
         t.phase = m.value;

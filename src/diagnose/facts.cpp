@@ -92,8 +92,6 @@ bool fact_holds(const Event& e, const Context& c, Finding& f) {
       if (sm == 0) f.confidence = Confidence::kLow;
       return sm == 0 || sm >= s.amount;
     }
-    case Need::kNotProbing:
-      return !e.probing;
     case Need::kNoneSurvived:
       return has(c, "none survived") || has(c, "slow");
     case Need::kSilence:

@@ -48,7 +48,6 @@ void set_need(Signature& s, std::string word) {
   s.need = pick<Need>(word,
                       {{"", Need::kNone},
                        {"device", Need::kDevice},
-                       {"not probing", Need::kNotProbing},
                        {"none survived", Need::kNoneSurvived},
                        {"silence", Need::kSilence},
                        {"fragmented", Need::kFragmented},

@@ -26,7 +26,6 @@ enum class Kind {
 enum class Need {
   kNone,
   kDevice,           // a GPU of at least SM `amount`
-  kNotProbing,       // the line does not report a tactic that was merely tried
   kNoneSurvived,     // of the tactics
   kSilence,          // `amount` seconds without a line after it
   kFragmented,       // more free than was asked for, or asked again and again
