@@ -10,12 +10,11 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/terminal.h"
 #include "checkpoint/model_folder.h"
-#include "ops/attention.h"
-#include "ops/gdn.h"
-#include "ops/linear.h"
-#include "ops/moe.h"
+#include "ops/foreign_names.h"
+#include "tensor/gpu.h"
 
 namespace mettle {
 namespace {
@@ -77,17 +76,53 @@ int usage_error(const CLI::App& app, const std::string& message) {
   return 2;
 }
 
-template <class Op>
-void add_backend(CLI::App& app, const std::string& flags, std::string& value, const std::string& what) {
-  std::vector<std::string> names{"auto"};
-  for (const Backend<Op>* backend : backends_of<Op>()) names.emplace_back(backend->name);
-  app.add_option(flags, value,
-                 fmt::format("backend of {}: auto picks the fastest proved one; a name never falls back", what))
-      ->check(CLI::IsMember(names))
+std::string wrong_backend(std::string_view op, const std::string& value) {
+  const std::vector<std::string> ours = backend_names(op);
+  if (value == "auto" || std::find(ours.begin(), ours.end(), value) != ours.end() ||
+      find_foreign_name(op, value) != nullptr)
+    return "";
+  std::vector<std::string_view> foreign;
+  for (const ForeignName& name : foreign_names())
+    if (name.op == op) foreign.push_back(name.word);
+  return fmt::format("must be auto, one of {}, or a word of another engine ({}); got \"{}\"", fmt::join(ours, ", "),
+                     fmt::join(foreign, ", "), value);
+}
+
+void add_backend(CLI::App& app, const BackendFlag& flag, std::string& value) {
+  app.add_option(std::string(flag.name), value,
+                 fmt::format("backend of {}: auto picks the fastest proved one; a name, ours ({}) or one known from "
+                             "another engine, never falls back",
+                             flag.what, fmt::join(backend_names(flag.op), " ")))
+      ->check(CLI::Validator([op = flag.op](const std::string& given) { return wrong_backend(op, given); }, ""))
       ->capture_default_str();
 }
 
+// Our name for what was given; empty: any. A word of another engine is translated for the device, or refused.
+std::string backend_of(const BackendFlag& flag, const std::string& given, const std::string& device) {
+  if (given == "auto") return "";
+  const std::vector<std::string> ours = backend_names(flag.op);
+  if (std::find(ours.begin(), ours.end(), given) != ours.end()) return given;
+  const ForeignName* name = find_foreign_name(flag.op, given);
+  CHECK(name != nullptr, "backend name");
+  const Naming naming = translate(*name, find_device(device));
+  const Verdict& v = naming.verdict;
+  if (!v.ok())
+    fail(Code::kUnsupported, fmt::format("{} {}: {}: {}; have {}, need {}; {}", flag.name, given, name_of(v.code),
+                                         v.sentence, v.have, v.need, v.remedy));
+  log::info("{} {}", flag.name, naming.line);
+  return naming.backend;
+}
+
+constexpr BackendFlag kBackendFlags[] = {
+    {"moe", "--moe-runner-backend", "the experts"},
+    {"linear", "--fp4-gemm-backend", "single matrix products"},
+    {"attention", "--attention-backend", "attention"},
+    {"gdn", "--linear-attn-backend", "gated delta-rule layers"},
+};
+
 }  // namespace
+
+std::span<const BackendFlag> backend_flags() { return kBackendFlags; }
 
 CLI::Validator not_empty() {
   return {[](const std::string& value) { return value.empty() ? std::string("must not be empty") : std::string(); },
@@ -135,10 +170,10 @@ void add_model_flags(CLI::App& app, ModelFlags& o) {
       ->capture_default_str();
   app.add_flag("--deterministic", e.deterministic, "the same bits whatever else is in the batch");
   app.add_flag("--reprove", e.reprove, "prove again, whatever was proved before");
-  add_backend<MoeOp>(app, "--moe-runner-backend", o.moe, "the experts");
-  add_backend<LinearOp>(app, "--fp4-gemm-backend", o.linear, "single matrix products");
-  add_backend<AttentionOp>(app, "--attention-backend", o.attention, "attention");
-  add_backend<GdnOp>(app, "--linear-attn-backend", o.gdn, "gated delta-rule layers");
+  add_backend(app, kBackendFlags[0], o.moe);
+  add_backend(app, kBackendFlags[1], o.linear);
+  add_backend(app, kBackendFlags[2], o.attention);
+  add_backend(app, kBackendFlags[3], o.gdn);
 }
 
 int parse_arguments(CLI::App& app, int argc, char** argv) {
@@ -167,11 +202,10 @@ void resolve(ModelFlags& o) {
   e.dummy_weights = o.load_format == "dummy";
   e.activation = o.activation == "fp32" ? Activation::kF32 : Activation::kBf16;
   e.cache_tokens = o.max_total_tokens;
-  const auto name = [](const std::string& given) { return given == "auto" ? std::string() : given; };
-  e.moe_backend = name(o.moe);
-  e.linear_backend = name(o.linear);
-  e.attention_backend = name(o.attention);
-  e.gdn_backend = name(o.gdn);
+  e.moe_backend = backend_of(kBackendFlags[0], o.moe, e.device);
+  e.linear_backend = backend_of(kBackendFlags[1], o.linear, e.device);
+  e.attention_backend = backend_of(kBackendFlags[2], o.attention, e.device);
+  e.gdn_backend = backend_of(kBackendFlags[3], o.gdn, e.device);
 }
 
 bool is_embedded(const ModelFlags& o) {

@@ -1,7 +1,9 @@
 // Options that every command with a model has: which one, how it is loaded, which backends may serve it.
 #pragma once
 #include <CLI/CLI.hpp>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "engine/engine.h"
@@ -18,6 +20,12 @@ struct ModelFlags {
   int64_t max_total_tokens = 0;
 };
 
+// The flags that name a backend, by a name of ours or by a word of another engine (ops/foreign_names.h).
+struct BackendFlag {
+  std::string_view op, name, what;
+};
+std::span<const BackendFlag> backend_flags();
+
 // Flags carry SGLang's names; vLLM's are second names of the same flag.
 void add_model_flags(CLI::App& app, ModelFlags& options);
 
@@ -31,7 +39,8 @@ CLI::Validator whole_number();  // of 64 bits; the parser of unsigned flags take
 // not here.
 int parse_arguments(CLI::App& app, int argc, char** argv);
 
-// Finds the model and fills options.engine. Fails with kBadModel or kInvalidRequest.
+// Finds the model and fills options.engine. Fails with kBadModel or kInvalidRequest; with kUnsupported and the reason
+// where a backend was named by a word that this device or this program cannot follow.
 void resolve(ModelFlags& options);
 bool is_embedded(const ModelFlags& options);  // after resolve()
 

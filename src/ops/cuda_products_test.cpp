@@ -66,7 +66,7 @@ TEST(CudaProducts, MoeRefusesWhatItsTablesDoNotHold) {
     expect_served(b.supports(moe(), gpu(90)));
     MoeProblem p = moe();
     p.experts = 512, p.top_k = 16, p.shared_width = 48, p.shared_format = WeightFormat::kFp8;
-    expect_served(b.supports(p, gpu(80)));
+    expect_served(b.supports(p, gpu(90)));
     p.experts = 513;
     expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "513", "512");
     p = moe(), p.top_k = 17;

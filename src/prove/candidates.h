@@ -26,6 +26,11 @@ struct Candidates {
   static Candidates all();  // backends_of every op
 };
 
+// What stands between each backend of the device's kind and serving the problem, by its own supports() and tactics():
+// an entry for each refusal, and one with UNPROVED for each tactic that only lacks its proof. Pure: for any device,
+// present or not.
+std::vector<ProofEntry> list_candidates(const AnyProblem& problem, const Device& device, const Candidates& candidates);
+
 // Silence after which a child is taken for hanging; tests shorten it.
 inline constexpr int kSilenceMs = 20'000;
 

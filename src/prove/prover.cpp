@@ -38,63 +38,14 @@ struct Item {
   bool open() const { return prove || time; }
 };
 
-Device with_every_isa(Device device) {
-  device.isas = {Isa::kScalar, Isa::kAvx2, Isa::kAvx512, Isa::kAvx512Bf16};
-  return device;
-}
-
-std::string names_of(const std::vector<Isa>& isas) {
-  std::string out;
-  for (const Isa isa : isas) out += fmt::format("{}{}", out.empty() ? "" : " ", name_of(isa));
-  return out;
-}
-
-// The entries of one problem: refusals are final, the rest is to be proved.
-template <class Problem>
-void list_entries(const Problem& problem, size_t index, const ProveOptions& options, const Candidates& candidates,
-                  std::vector<Item>& items) {
-  using Op = OpOf<Problem>;
-  if (!options.only_op.empty() && options.only_op != Op::kName) return;
-  for (const Backend<Op>* backend : candidates.of<Op>()) {
-    if (backend->kind != options.device.kind) continue;
-    if (!options.only_backend.empty() && options.only_backend != backend->name) continue;
-    const auto add = [&](const std::string& tactic, Verdict verdict, bool prove) {
-      Item item;
-      item.entry.op = Op::kName;
-      item.entry.backend = backend->name;
-      item.entry.tactic = tactic;
-      item.entry.problem = problem.text();
-      item.entry.numerics = backend->numerics.text();
-      item.entry.verdict = std::move(verdict);
-      item.problem = index;
-      item.prove = prove;
-      item.time = prove && options.time;
-      items.push_back(std::move(item));
-    };
-    try {
-      const Verdict verdict = backend->supports(problem, options.device);
-      if (!verdict.ok()) {
-        add("", verdict, false);
-        continue;
-      }
-      const std::vector<Tactic> tactics = backend->tactics(problem, options.device);
-      if (tactics.empty())
-        add("", refuse(VerdictCode::kFault, "no tactic", "at least one", "supports the problem but offers no tactic"),
-            false);
-      for (const Tactic& t : tactics) add(t.name, {}, true);
-      for (const Tactic& t : backend->tactics(problem, with_every_isa(options.device))) {
-        const bool listed =
-            std::any_of(tactics.begin(), tactics.end(), [&](const Tactic& own) { return own.name == t.name; });
-        if (!listed)
-          add(t.name, refuse(VerdictCode::kIsaMissing, names_of(options.device.isas), std::string(name_of(t.isa))),
-              false);
-      }
-    } catch (const std::exception& e) {
-      add("",
-          refuse(VerdictCode::kFault, "exception", "an answer",
-                 fmt::format("asked for its tactics it threw: {}", e.what())),
-          false);
-    }
+// Refusals are final, the rest is to be proved.
+void list_items(const AnyProblem& problem, size_t index, const ProveOptions& options, const Candidates& candidates,
+                std::vector<Item>& items) {
+  if (!options.only_op.empty() && options.only_op != op_name_of(problem)) return;
+  for (ProofEntry& entry : list_candidates(problem, options.device, candidates)) {
+    if (!options.only_backend.empty() && options.only_backend != entry.backend) continue;
+    const bool open = entry.verdict.code == VerdictCode::kUnproved;
+    items.push_back({.entry = std::move(entry), .problem = index, .prove = open, .time = open && options.time});
   }
 }
 
@@ -320,30 +271,13 @@ void prove_side_by_side(std::span<const AnyProblem> problems, const ProveOptions
 
 }  // namespace
 
-Candidates Candidates::all() {
-  Candidates c;
-  const auto take = [&]<class Op>(std::type_identity<Op>) {
-    const auto all = backends_of<Op>();
-    c.of<Op>().assign(all.begin(), all.end());
-  };
-  take(std::type_identity<EmbedOp>{});
-  take(std::type_identity<JoinOp>{});
-  take(std::type_identity<LinearOp>{});
-  take(std::type_identity<MoeOp>{});
-  take(std::type_identity<AttentionOp>{});
-  take(std::type_identity<GdnOp>{});
-  take(std::type_identity<SampleOp>{});
-  return c;
-}
-
 ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& options, const Candidates& candidates,
                   int silence_ms) {
   ProofReport report{options.device.model, build_id(), {}, options.device};
   std::vector<Item> items;
   std::set<std::string> seen;  // layers of a model share their problems
   for (size_t i = 0; i < problems.size(); ++i)
-    if (seen.insert(text_of(problems[i])).second)
-      std::visit([&](const auto& p) { list_entries(p, i, options, candidates, items); }, problems[i]);
+    if (seen.insert(text_of(problems[i])).second) list_items(problems[i], i, options, candidates, items);
 
   const std::string folder = options.cache_folder.empty() ? default_cache_folder() : options.cache_folder;
   VerdictStore store(folder, report.build, options.device);

@@ -1,6 +1,7 @@
 // What CUDA backends ask before they say yes. Plain host code: explain calls it for any device, in any build.
 #pragma once
 #include "ops/backend.h"
+#include "ops/cuda/targets.h"
 
 namespace mettle {
 
@@ -10,10 +11,15 @@ inline constexpr bool kCudaBuilt = true;
 inline constexpr bool kCudaBuilt = false;
 #endif
 
-// WRONG_SM unless the device is a GPU of at least that compute capability (80: 8.0).
+// WRONG_SM unless the device is a GPU of at least that compute capability (80: 8.0) and, in a build with CUDA, one that
+// its code was built for.
 inline Verdict cuda_device(const Device& device, int least_sm) {
   if (device.kind != DeviceKind::kCuda || device.sm < least_sm)
     return refuse(VerdictCode::kWrongSm, device.name, "sm" + std::to_string(least_sm) + " or newer");
+  if (kCudaBuilt && !targets_run_on(cuda_targets(), device.sm))
+    return refuse(VerdictCode::kWrongSm, device.name, "built for " + std::string(cuda_targets()),
+                  "this program was built for other GPU architectures than this device",
+                  "build with METTLE_CUDA_ARCHITECTURES for " + device.name);
   return {};
 }
 
