@@ -13,6 +13,7 @@ TEST_P(Tiny, LogitsAndGreedyTokens) {
   const nlohmann::json golden = read_json(folder + "/golden.json");
   const Safetensors tensors = Safetensors::open_file(folder + "/golden.safetensors");
   EngineOptions options;
+  options.device = "cpu";
   options.model_path = folder;
   options.activation = Activation::kF32;
   options.context_length = 256;
