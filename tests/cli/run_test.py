@@ -13,7 +13,8 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import serving
 
 GREEDY = ("--temperature", "0", "--no-think")
-STORY = ("Tell me a story.", "--max-tokens", "3900", "--seed", "1")
+# A long one, so that whoever interrupts it has time.
+STORY = ("Tell me a story.", "--max-tokens", "3900", "--seed", "4", "--temperature", "1.5", "--top-k", "0", "--top-p", "1")
 
 
 class OneAnswer(unittest.TestCase):
