@@ -263,9 +263,10 @@ MoeCase deep_gates(const MoeProblem& p, int rows, Layout layout, CaseRandom& ran
   const CaseWeight base = case_weight(p.router_format, {p.experts}, p.hidden, CaseFill::kTypical, random, 1.5);
   set_router(*w, case_weight_of(p.router_format, p.experts, p.hidden,
                                 [&](int64_t e, int64_t k) { return k == columns.feature ? 0 : base.raw[0].at(e, k); }));
-  // Experts differ in their global scale; the deepest gate is -50, since far below exp overflows in a plain sigmoid.
+  // Of the expert whose gates go deepest: below -88 exp overflows in float32, and any backend may give zero.
   double unit = 0;
-  for (const RawExpert& e : w->raw.experts) unit = std::max(unit, std::fabs(at(e.gate_up, 0, columns.feature)));
+  for (const RawExpert& e : w->raw.experts)
+    for (int64_t r = 0; r < p.width; ++r) unit = std::max(unit, std::fabs(at(e.gate_up, r, columns.feature)));
   add_shared(*w, p, Kind::kDeepGates, false, 12 / unit, random);
   MoeCase c = typical(p, rows, "deep_negative_gates", w, random);
   c.generic = false;
