@@ -157,7 +157,7 @@ Values product(const RawSegments& w, const Values& x, bool exact) {
   int64_t out = 0;
   for (const RawMatrix& m : w)
     for (int64_t row = 0; row < m.rows; ++row, ++out) {
-      for (int64_t i = 0; i < k; ++i) weight[static_cast<size_t>(i)] = m.at(row, i);
+      m.read_row(row, weight.data());
       for (int64_t r = 0; r < rows; ++r) {
         const Sum sum = sum_of(x.value[r], weight.data(), k);
         y.value[r][out] = exact ? round_to(sum.value, DType::kF32) : sum.value;

@@ -96,8 +96,11 @@ void expect_same(const RawSegments& segments) {
       const auto scale = static_cast<double>(p.row_scale[row]);
       EXPECT_EQ(scale, static_cast<double>(m.global_scale) *
                            (m.row_scale != nullptr ? static_cast<double>(m.row_scale[r]) : 1.0));
+      std::vector<double> whole(static_cast<size_t>(m.cols));
+      m.read_row(r, whole.data());
       for (int64_t k = 0; k < m.cols; ++k) {
         const double got = static_cast<double>(element(p, row, k)) * scale, want = m.at(r, k);
+        ASSERT_EQ(whole[static_cast<size_t>(k)], want) << "read_row: " << name_of(m.format) << " " << r << ", " << k;
         if (m.format == WeightFormat::kFp8Block) {  // widened value times block scale in float32: one rounding
           ASSERT_EQ(static_cast<float>(want), static_cast<float>(got)) << row << ", " << k;
         } else {

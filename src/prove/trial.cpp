@@ -86,19 +86,22 @@ std::vector<float> pick_rows(std::span<const float> values, int64_t cols, std::s
 
 Verdict prove_packing(const std::string& name, const PackedMatrix& packed, const RawSegments& raw) {
   int64_t row = 0;
+  std::vector<double> wanted(static_cast<size_t>(cols_of(raw)));
   for (const RawMatrix& m : raw) {
-    for (int64_t r = 0; r < m.rows; ++r, ++row)
+    for (int64_t r = 0; r < m.rows; ++r, ++row) {
+      m.read_row(r, wanted.data());
       for (int64_t k = 0; k < m.cols; ++k) {
         // Exact in float64; where the layout holds a float32 product of two scales, that product is meant.
         const double have = static_cast<double>(element(packed, row, k)) *
                             static_cast<double>(packed.row_scale[packed_row(packed, row)]);
-        const double want = m.at(r, k);
+        const double want = wanted[static_cast<size_t>(k)];
         const bool two_scales = m.format == WeightFormat::kFp8Block || m.row_scale != nullptr;
         if (have == want || (two_scales && static_cast<float>(have) == static_cast<float>(want))) continue;
         return refuse(VerdictCode::kWrongOutput, fmt::format("{:.9g}", have), fmt::format("{:.9g}", want),
                       fmt::format("packing: {}[{}, {}] reads back as {:.9g}, the checkpoint holds {:.9g}", name, row, k,
                                   have, want));
       }
+    }
   }
   if (row != packed.rows)
     return refuse(VerdictCode::kWrongOutput, fmt::format("{} rows", packed.rows), fmt::format("{} rows", row),

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/error.h"
@@ -81,6 +82,38 @@ double RawMatrix::at(int64_t row, int64_t col) const {
       const uint8_t code = col % 2 == 0 ? *p & 15 : *p >> 4;
       return static_cast<double>(kE2M1[code]) * e4m3_to_float(scales[row * scale_row_bytes + col / 16]) * global;
     }
+  }
+  fail(Code::kInternal, "weight: no such format");
+}
+
+void RawMatrix::read_row(int64_t row, double* out) const {
+  const uint8_t* p = data + row * row_bytes;
+  const double global = static_cast<double>(global_scale) * (row_scale != nullptr ? row_scale[row] : 1.f);
+  switch (format) {
+    case WeightFormat::kF32:
+      for (int64_t k = 0; k < cols; ++k) out[k] = load<float>(p + k * 4);
+      return;
+    case WeightFormat::kBf16:
+      for (int64_t k = 0; k < cols; ++k) out[k] = bf16_to_float(load<uint16_t>(p + k * 2));
+      return;
+    case WeightFormat::kFp8:
+      for (int64_t k = 0; k < cols; ++k) out[k] = e4m3_to_float(p[k]) * global;
+      return;
+    case WeightFormat::kFp8Block: {
+      const uint8_t* scale = scales + (first_row + row) / kBlock * scale_row_bytes;
+      for (int64_t k = 0; k < cols; ++k)
+        out[k] = static_cast<double>(e4m3_to_float(p[k])) * load<float>(scale + k / kBlock * 4);
+      return;
+    }
+    case WeightFormat::kNvfp4:
+      for (int64_t begin = 0; begin < cols; begin += 16) {
+        const double scale = e4m3_to_float(scales[row * scale_row_bytes + begin / 16]);
+        for (int64_t k = begin; k < std::min(begin + 16, cols); ++k) {
+          const uint8_t code = k % 2 == 0 ? p[k / 2] & 15 : p[k / 2] >> 4;
+          out[k] = static_cast<double>(kE2M1[code]) * scale * global;
+        }
+      }
+      return;
   }
   fail(Code::kInternal, "weight: no such format");
 }

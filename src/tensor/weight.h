@@ -32,8 +32,10 @@ struct RawMatrix {
   RawMatrix slice_rows(int64_t begin, int64_t end) const;
   // begin and end must be multiples of 16 (kNvfp4) or 128 (kFp8Block).
   RawMatrix slice_cols(int64_t begin, int64_t end) const;
-  // One weight, exactly as the formula says, in float64. The oracle's only way to read weights.
+  // One weight, exactly as the formula says, in float64. The oracle's only way to read weights, with read_row().
   double at(int64_t row, int64_t col) const;
+  // out[col] = at(row, col) for all columns.
+  void read_row(int64_t row, double* out) const;
 };
 
 using RawSegments = std::vector<RawMatrix>;  // stacked along rows; same cols

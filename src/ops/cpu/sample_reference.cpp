@@ -43,8 +43,11 @@ int32_t best_of(const double* l, int count) {
 template <class T>
 void sort_best(const T* value, int32_t* order, int usable, int count) {
   std::iota(order, order + usable, 0);
-  std::partial_sort(order, order + count, order + usable,
-                    [value](int32_t a, int32_t b) { return value[a] != value[b] ? value[a] > value[b] : a < b; });
+  const auto before = [value](int32_t a, int32_t b) { return value[a] != value[b] ? value[a] > value[b] : a < b; };
+  if (count < usable / 8)
+    std::partial_sort(order, order + count, order + usable, before);
+  else
+    std::sort(order, order + usable, before);  // several times faster than a heap of nearly everything
 }
 
 int32_t draw(const SampleProblem& p, const SampleRow& row, const Scratch& s) {
