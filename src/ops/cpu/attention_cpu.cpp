@@ -2,6 +2,8 @@
 // that share a key/value head and walks their keys 16 at a time.
 #include <fmt/format.h>
 
+#include <atomic>
+
 #include "ops/attention.h"
 #include "ops/cpu/product.h"
 
@@ -95,11 +97,7 @@ class Run {
       const float scale = 1.f / std::sqrt(kernels_.dot(head, head, dim) / static_cast<float>(dim) + p_.eps);
       kernels_.normed(head, scale, weight.data(), p_.norm_plus_one ? 1.f : 0.f, head, dim, false);
     }
-    for (int i = 0; i < half; ++i) {
-      const float x = head[i], y = head[i + half];
-      head[i] = x * cosines[i] - y * sines[i];
-      head[i + half] = y * cosines[i] + x * sines[i];
-    }
+    kernels_.rotate(head, cosines, sines, half);
   }
 
   // Norm and rotation of a row's q and k in place; k and v go to the caches.
@@ -126,17 +124,29 @@ class Run {
     kernels_.round_to(v, a_.v_cache.as<uint8_t>() + offset, values, bf16, bf16);
   }
 
-  // Blocks are dealt in turn: later rows of a prompt see more keys.
-  void attend_blocks(int member) const {
-    const int heads = std::min(group(), cpu::kMaxQueries), rows = std::max(1, cpu::kMaxQueries / group());
-    int64_t item = 0;
+  // A block of rows with all its heads is one item when there are enough of them, else each key/value head is. Members
+  // take the next item when they are free: later rows of a prompt see more keys.
+  void attend_blocks(int member) {
+    const int rows = std::max(1, cpu::kMaxQueries / group());
+    int64_t blocks = 0;
+    for (const BatchSequence& s : a_.batch->sequences) blocks += (s.q_len + rows - 1) / rows;
+    const bool whole = blocks >= int64_t{4} * members_;
+    int64_t item = 0, mine = next_.fetch_add(1, std::memory_order_relaxed);
     for (const BatchSequence& s : a_.batch->sequences)
       for (int row = 0; row < s.q_len; row += rows)
-        for (int kv = 0; kv < p_.kv_heads; ++kv)
-          for (int head = 0; head < group(); head += heads)
-            if (item++ % members_ == member)
-              attend_block(s, s.first_row + row, std::min(rows, s.q_len - row), kv, kv * group() + head,
-                           std::min(heads, group() - head), member);
+        for (int kv = 0; kv < p_.kv_heads; kv += whole ? p_.kv_heads : 1)
+          if (item++ == mine) {
+            for (int k = kv; k < (whole ? p_.kv_heads : kv + 1); ++k)
+              attend_heads(s, s.first_row + row, std::min(rows, s.q_len - row), k, member);
+            mine = next_.fetch_add(1, std::memory_order_relaxed);
+          }
+  }
+
+  // All queries of a key/value head.
+  void attend_heads(const BatchSequence& s, int row, int rows, int kv, int member) const {
+    const int heads = std::min(group(), cpu::kMaxQueries);
+    for (int head = 0; head < group(); head += heads)
+      attend_block(s, row, rows, kv, kv * group() + head, std::min(heads, group() - head), member);
   }
 
   void attend_block(const BatchSequence& s, int row, int rows, int kv, int head, int heads, int member) const {
@@ -149,7 +159,7 @@ class Run {
     for (int r = 0; r < rows; ++r)
       for (int h = 0; h < heads; ++h, ++n) {
         const float* from = s_.qkv + int64_t{row + r} * p_.qkv_rows() + int64_t{head + h} * head_stride();
-        for (int d = 0; d < dim; ++d) q[n * dim + d] = from[d] * scale;
+        kernels_.scaled(from, scale, q + n * dim, dim);
         limit[n] = position(row + r) + 1;
       }
     cpu::AttendArgs args{.queries = n, .head_dim = dim, .q = q, .limit = limit, .max_limit = limit[n - 1]};
@@ -185,6 +195,7 @@ class Run {
   Stream& stream_;
   int members_;
   Scratch s_;
+  std::atomic<int64_t> next_{0};  // item of attend_blocks
 };
 
 Verdict supports(const AttentionProblem& p, const Device& device) {

@@ -94,6 +94,18 @@ void normed(const float* in, float scale, const float* __restrict weight, float 
   }
 }
 
+void scaled(const float* __restrict in, float factor, float* __restrict out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) out[i] = in[i] * factor;
+}
+
+void rotate(float* __restrict head, const float* __restrict cosines, const float* __restrict sines, int64_t half) {
+  for (int64_t i = 0; i < half; ++i) {
+    const float x = head[i], y = head[i + half];
+    head[i] = x * cosines[i] - y * sines[i];
+    head[i + half] = y * cosines[i] + x * sines[i];
+  }
+}
+
 void sigmoid(const float* in, float* out, int64_t n) {
   for (int64_t i = 0; i < n; ++i) out[i] = sigmoid_of(in[i]);
 }

@@ -73,7 +73,7 @@ struct AttendArgs {
 };
 inline constexpr int kMaxQueries = 16;
 constexpr size_t attend_scratch(int head_dim) {
-  return static_cast<size_t>(32 * head_dim + kMaxQueries * 16);  // K transposed and V of 16 keys, their scores
+  return static_cast<size_t>(16 * head_dim + 16 + kMaxQueries * 16 + head_dim);  // 16 keys, their scores, zeros
 }
 
 // The delta rule over the rows of one sequence for one value head. q and k are normalised.
@@ -105,6 +105,9 @@ struct Kernels {
   // out = in * scale * (one + weight), as float or rounded to bf16.
   void (*normed)(const float* in, float scale, const float* weight, float one, void* out, int64_t n,
                  bool as_bf16) = nullptr;
+  void (*scaled)(const float* in, float factor, float* out, int64_t n) = nullptr;  // out = in * factor
+  // Rotates the pairs (head[i], head[half + i]) by their angles.
+  void (*rotate)(float* head, const float* cosines, const float* sines, int64_t half) = nullptr;
   void (*sigmoid)(const float* in, float* out, int64_t n) = nullptr;
   void (*silu)(const float* in, float* out, int64_t n) = nullptr;
   void (*exp)(const float* in, float* out, int64_t n) = nullptr;

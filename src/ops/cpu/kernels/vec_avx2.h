@@ -3,6 +3,7 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <cstring>
 
 namespace mettle::cpu {
 namespace {
@@ -60,10 +61,10 @@ struct Vec {
   }
 };
 
-// out[d * 16 + j] = row j, element d.
-void transpose16(const float* rows, int64_t stride, float* out, int n) {
+// out[i * 16 + j] = dword i of the 64 bytes at rows[j] + offset.
+inline void transpose16x16(const uint8_t* const* rows, int64_t offset, uint32_t* out) {
   for (int j = 0; j < 16; ++j)
-    for (int d = 0; d < n; ++d) out[d * 16 + j] = rows[j * stride + d];
+    for (int i = 0; i < 16; ++i) std::memcpy(out + i * 16 + j, rows[j] + offset + i * 4, 4);
 }
 
 }  // namespace

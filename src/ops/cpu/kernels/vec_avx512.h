@@ -45,9 +45,10 @@ struct Vec {
   }
 };
 
-void transpose16x16(const float* rows, int64_t stride, float* out) {
+// out[i * 16 + j] = dword i of the 64 bytes at rows[j] + offset.
+inline void transpose16x16(const uint8_t* const* rows, int64_t offset, uint32_t* out) {
   __m512 r[16], t[16];
-  for (int j = 0; j < 16; ++j) r[j] = _mm512_loadu_ps(rows + j * stride);
+  for (int j = 0; j < 16; ++j) r[j] = _mm512_loadu_ps(rows[j] + offset);
   for (int j = 0; j < 16; j += 2) {
     t[j] = _mm512_unpacklo_ps(r[j], r[j + 1]);
     t[j + 1] = _mm512_unpackhi_ps(r[j], r[j + 1]);
@@ -68,14 +69,6 @@ void transpose16x16(const float* rows, int64_t stride, float* out) {
     _mm512_storeu_ps(out + (8 + c) * 16, _mm512_shuffle_f32x4(a, b, 0xDD));
     _mm512_storeu_ps(out + (12 + c) * 16, _mm512_shuffle_f32x4(e, f, 0xDD));
   }
-}
-
-// out[d * 16 + j] = row j, element d.
-void transpose16(const float* rows, int64_t stride, float* out, int n) {
-  int d = 0;
-  for (; d + 16 <= n; d += 16) transpose16x16(rows + d, stride, out + d * 16);
-  for (; d < n; ++d)
-    for (int j = 0; j < 16; ++j) out[d * 16 + j] = rows[j * stride + d];
 }
 
 }  // namespace
