@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <atomic>
+
 #include "ops/cpu/moe_route.h"
 
 namespace mettle::cpu {
@@ -166,18 +168,26 @@ class Run {
     return 1 + m.tile_bytes() / 8 + m.cols / 2 * w.n;
   }
 
+  int pieces() const { return pieces_of(a_.rows, members_); }
+
   // One flat list of the tiles of all experts, cut into equal costs.
   void gate_up(int member) {
     int64_t total = 0;
     for (int i = 0; i < works(); ++i) total += tile_cost(work(i)) * (work(i).width / 16);
-    const Span mine = share_of(total, member, members_);
+    each_piece(next_gate_up_, pieces(), member, members_,
+               [&](int piece) { gate_up(share_of(total, piece, pieces()), member); });
+  }
+  void gate_up(Span mine, int member) {
     int64_t before = 0;
     for (int i = 0; i < works(); ++i) {
       const Work w = work(i);
       const int64_t cost = tile_cost(w), tiles = w.width / 16;
       const auto tile_at = [&](int64_t x) { return std::clamp<int64_t>((x - before + cost - 1) / cost, 0, tiles); };
-      gate_up_tiles(w, {mine.begin <= before ? 0 : tile_at(mine.begin), mine.end <= before ? 0 : tile_at(mine.end)},
-                    member);
+      const Span span{mine.begin <= before ? 0 : tile_at(mine.begin), mine.end <= before ? 0 : tile_at(mine.end)};
+      if (span.begin < span.end) {
+        if (i + 1 < works()) prefetch_tile(tile_matrix(work(i + 1).expert->gate_up), 0);
+        gate_up_tiles(w, span, member);
+      }
       before += cost * tiles;
     }
   }
@@ -202,6 +212,7 @@ class Run {
       for (int first = 0; first < w.n; first += kRowBlock) {
         const int n = std::min(kRowBlock, w.n - first);
         const InRows in = inputs_.rows(product, n, w.row + first);
+        if (first == 0) prefetch_tile(m, up + t);
         k.multiply(m, t, count, panels[0], in, {.y = values[0], .stride = columns, .first_tile = t});
         k.multiply(m, up + t, count, panels[1], in, {.y = values[1], .stride = columns, .first_tile = up + t});
         for (int i = 0; i < n; ++i)
@@ -213,8 +224,10 @@ class Run {
   }
 
   void down(int member) {
-    const int64_t all = (p_.hidden + 15) / 16;
-    const Span tiles = share_of(all, member, members_);
+    each_piece(next_down_, pieces(), member, members_,
+               [&](int piece) { down(share_of((p_.hidden + 15) / 16, piece, pieces()), member); });
+  }
+  void down(Span tiles, int member) {
     const int64_t first = tiles.begin * 16, last = std::min<int64_t>(tiles.end * 16, p_.hidden);
     if (first >= last) return;
     float* partial = a_.partial.as<float>();
@@ -222,6 +235,7 @@ class Run {
       std::fill(partial + int64_t{r} * p_.hidden + first, partial + int64_t{r} * p_.hidden + last, 0.f);
     for (int i = 0; i < works(); ++i) {
       const Work w = work(i);
+      if (i + 1 < works()) prefetch_tile(tile_matrix(work(i + 1).expert->down), tiles.begin);
       multiply_tiles(plan_.down[w.kind], tile_matrix(w.expert->down), tiles, panel(member),
                      {w.h, w.width, nullptr, w.n},
                      {.y = partial, .stride = p_.hidden, .index = w.row, .weight = w.weight});
@@ -239,6 +253,7 @@ class Run {
   Scratch s_;
   Inputs inputs_;
   int active_ = 0;
+  std::atomic<int> next_gate_up_{0}, next_down_{0};
 };
 
 }  // namespace

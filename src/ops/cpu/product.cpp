@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "base/error.h"
 
 namespace mettle::cpu {
@@ -70,12 +72,24 @@ void multiply_tiles(const Product& product, const TileMatrix& m, Span tiles, voi
   }
 }
 
+void prefetch_tile(const TileMatrix& m, int64_t tile) {
+  constexpr int64_t kPayload = 2048, kScales = 512;  // as far as the kernels look ahead
+  const uint8_t* payload = m.tile(tile);
+  for (int64_t b = 0; b < std::min(kPayload, m.tile_bytes); b += 64) __builtin_prefetch(payload + b, 0, 2);
+  if (m.weights != Weights::kNvfp4) return;
+  const uint8_t* scales = m.scales + tile * m.k_padded;
+  for (int64_t b = 0; b < std::min(kScales, m.k_padded); b += 64) __builtin_prefetch(scales + b, 0, 2);
+}
+
 void multiply(const Product& product, const TileMatrix& m, uint8_t* panels, size_t panel_stride, const InRows& in,
               const OutRows& out, Stream& stream) {
-  const int members = reference::members_of(stream);
+  const int members = reference::members_of(stream), pieces = pieces_of(in.n, members);
+  std::atomic<int> next{0};
   const auto work = [&](int member) {
-    multiply_tiles(product, m, share_of(m.tiles, member, members), panels + static_cast<size_t>(member) * panel_stride,
-                   in, out);
+    each_piece(next, pieces, member, members, [&](int piece) {
+      multiply_tiles(product, m, share_of(m.tiles, piece, pieces), panels + static_cast<size_t>(member) * panel_stride,
+                     in, out);
+    });
   };
   if (members == 1) return work(0);
   stream.team->run(work);

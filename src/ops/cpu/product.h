@@ -1,5 +1,7 @@
 // What cpu_gemv, cpu_gemm and the `cpu` backends share: which kernel multiplies which matrix, and its scratch.
 #pragma once
+#include <atomic>
+
 #include "base/thread_team.h"
 #include "ops/backend.h"
 #include "ops/cpu/kernels/kernels.h"
@@ -24,6 +26,18 @@ struct Product {
   bool bf16 = false;  // rows are bfloat16, else float
   size_t panel_bytes(const TileMatrix& m) const { return kernel->panel_bytes == nullptr ? 0 : kernel->panel_bytes(m); }
 };
+// From this many rows on the arithmetic counts, not the way through memory.
+inline constexpr int kManyRows = 16;
+// Pieces into which work for a team is cut. Many rows: more pieces than members, who take one after the other, so that
+// none waits long for one that is held up. Few rows: a piece for each, long runs through memory.
+inline int pieces_of(int rows, int members) { return members > 1 && rows >= kManyRows ? 4 * members : members; }
+// Calls fn(piece) for the pieces of this member; `next` starts at zero and is shared by the team.
+template <class F>
+void each_piece(std::atomic<int>& next, int pieces, int member, int members, F&& fn) {
+  if (pieces == members) return fn(member);
+  for (int piece = next.fetch_add(1); piece < pieces; piece = next.fetch_add(1)) fn(piece);
+}
+
 Product product_of(const Tactic& tactic, Method method, Activation activation, WeightFormat format);
 
 // Tiles [begin, end) of m times the rows; panel: panel_bytes() of this member.
@@ -31,6 +45,8 @@ void multiply_tiles(const Product& product, const TileMatrix& m, Span tiles, voi
                     const OutRows& out);
 // The same for a buffer of rows that the op itself wrote, as the product reads it (bfloat16 or float).
 inline InRows own_rows(const void* x, int64_t cols, int count) { return {x, cols, nullptr, count}; }
+// Asks for the beginning of a tile that is read soon and does not follow what is read now.
+void prefetch_tile(const TileMatrix& m, int64_t tile);
 // All tiles, spread over the team; panels + member * panel_stride is a member's panel.
 void multiply(const Product& product, const TileMatrix& m, uint8_t* panels, size_t panel_stride, const InRows& in,
               const OutRows& out, Stream& stream);
