@@ -22,7 +22,7 @@ struct ProofEntry {
   int cases = 0;
   double ms = 0;                                // time of the proof
   bool cached = false;                          // read from the store
-  std::array<double, kRowBuckets.size()> us{};  // median time per call at each bucket's row count; 0 = not timed
+  std::array<double, kRowBuckets.size()> us{};  // least time per call at each bucket's row count; 0 = not timed
 };
 
 struct ProofReport {
