@@ -132,6 +132,19 @@ int64_t anonymous_bytes() {
   return kilobytes * 1024;
 }
 
+// Weights that a token of one sequence reads, of a qwen3_moe with everything but the router in nvfp4; 0 for others.
+double bytes_per_token(const std::string& folder) {
+  std::ifstream file(folder + "/config.json");
+  const nlohmann::json c = nlohmann::json::parse(file, nullptr, false);
+  if (!c.is_object() || c.value("model_type", "") != "qwen3_moe" || !c.contains("quantization_config")) return 0;
+  const auto n = [&](const char* key) { return c.at(key).get<double>(); };
+  const double hidden = n("hidden_size"), dim = n("head_dim");
+  const double attention = hidden * dim * 2 * (n("num_attention_heads") + n("num_key_value_heads"));
+  const double experts = n("num_experts_per_tok") * 3 * hidden * n("moe_intermediate_size");
+  const double router = n("num_experts") * hidden * 2;
+  return n("num_hidden_layers") * ((attention + experts) * 0.5625 + router) + n("vocab_size") * hidden * 0.5625;
+}
+
 int run_bench(int argc, char** argv) {
   Options o = parse(argc, argv);
   int64_t load_peak = 0;
@@ -153,18 +166,34 @@ int run_bench(int argc, char** argv) {
   });
   const EngineInfo& info = engine->info();
   nlohmann::json by_rows = nlohmann::json::object();
-  for (const int rows : o.rows) by_rows[std::to_string(rows)] = decode(rows);
-  const nlohmann::json result = {{"model", info.model_name},
-                                 {"threads", info.threads},
-                                 {"weight_bytes", info.weight_bytes},
-                                 {"prove_seconds", info.prove_seconds},
-                                 {"load_seconds", info.load_seconds},
-                                 {"load_peak_anonymous_bytes", load_peak},
-                                 {"decode_tokens_s_by_rows", by_rows},
-                                 {"prefill_tokens", o.prompt},
-                                 {"prefill_tokens_s", prefill},
-                                 {"device", info.device.model},
-                                 {"plan", info.plan}};
+  // What one thread team can read at this moment, between the measurements: other guests share the memory unseen.
+  std::unique_ptr<bench::Probe> probe;
+  if (!info.device.isas.empty()) probe = std::make_unique<bench::Probe>(info.threads);
+  const auto read = [&] {
+    if (probe != nullptr) probe->read(48);
+  };
+  for (const int rows : o.rows) {
+    read();
+    by_rows[std::to_string(rows)] = decode(rows);
+  }
+  read();
+  nlohmann::json result = {{"model", info.model_name},
+                           {"threads", info.threads},
+                           {"weight_bytes", info.weight_bytes},
+                           {"prove_seconds", info.prove_seconds},
+                           {"load_seconds", info.load_seconds},
+                           {"load_peak_anonymous_bytes", load_peak},
+                           {"decode_tokens_s_by_rows", by_rows},
+                           {"prefill_tokens", o.prompt},
+                           {"prefill_tokens_s", prefill},
+                           {"device", info.device.model},
+                           {"plan", info.plan}};
+  if (probe != nullptr) {
+    result["probe_read_gbs"] = probe->median_gbs();
+    result["probe_read_best_gbs"] = probe->read_gbs();
+    if (const double bytes = bytes_per_token(o.engine.model_path); bytes > 0 && by_rows.contains("1"))
+      result["decode_1_row_fraction_of_probe"] = by_rows["1"].get<double>() * bytes / 1e9 / probe->median_gbs();
+  }
   std::printf("%s\n", result.dump(1).c_str());
   if (!o.json.empty()) std::ofstream(o.json) << result.dump(1) << "\n";
   return 0;
