@@ -10,7 +10,6 @@
 #include <memory>
 
 #include "base/error.h"
-#include "base/log.h"
 #include "base/terminal.h"
 #include "checkpoint/model_folder.h"
 #include "ops/foreign_names.h"
@@ -100,16 +99,19 @@ void add_backend(CLI::App& app, const BackendFlag& flag, std::string& value) {
 // Our name for what was given; empty: any. A word of another engine is translated for the device, or refused.
 std::string backend_of(const BackendFlag& flag, const std::string& given, const std::string& device) {
   if (given == "auto") return "";
-  const std::vector<std::string> ours = backend_names(flag.op);
+  const Device here = find_device(device);
+  const std::vector<std::string> ours = backend_names(flag.op, here.kind);
   if (std::find(ours.begin(), ours.end(), given) != ours.end()) return given;
   const ForeignName* name = find_foreign_name(flag.op, given);
-  CHECK(name != nullptr, "backend name");
-  const Naming naming = translate(*name, find_device(device));
+  if (name == nullptr)
+    fail(Code::kUnsupported, fmt::format("{} {}: {}: it is no backend for {}, which has {}", flag.name, given,
+                                         name_of(VerdictCode::kWrongSm), here.name, fmt::join(ours, ", ")));
+  const Naming naming = translate(*name, here);
   const Verdict& v = naming.verdict;
   if (!v.ok())
     fail(Code::kUnsupported, fmt::format("{} {}: {}: {}; have {}, need {}; {}", flag.name, given, name_of(v.code),
                                          v.sentence, v.have, v.need, v.remedy));
-  log::info("{} {}", flag.name, naming.line);
+  say(fmt::format("{} {}\n", flag.name, naming.line));
   return naming.backend;
 }
 

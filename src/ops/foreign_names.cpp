@@ -155,15 +155,15 @@ Naming translate(const ForeignName& name, const Device& device) {
   const std::string remedy = what_instead(name.op, device.kind), needed = places(name.where);
   if (!exists_on(name.where, device))
     return {refuse(kWrongSm, device.name, needed,
-                   fmt::format("{} is {}, which is for {} alone", name.word, name.method, needed), remedy),
+                   fmt::format("{} stands for {}; that exists for {} alone", name.word, name.method, needed), remedy),
             "", ""};
   if (name.code == kNotBuilt)
     return {refuse(kNotBuilt, "no backend of that method", std::string(name.method),
-                   fmt::format("{} is {}, which mettle does not have", name.word, name.method), remedy),
+                   fmt::format("{} stands for {}; mettle has no such backend", name.word, name.method), remedy),
             "", ""};
   if (name.code != kOk)
     return {refuse(name.code, std::string(name.method), name.op == "moe" ? "NVFP4, FP8 or BF16" : "grouped queries",
-                   fmt::format("{} is for {}, which no model of mettle has", name.word, name.method), remedy),
+                   fmt::format("{} stands for {}; no model of mettle has that", name.word, name.method), remedy),
             "", ""};
   const std::string ours(gpu ? name.gpu : name.cpu);
   return {

@@ -134,7 +134,7 @@ class Explain(unittest.TestCase):
             self.assertEqual(r.stdout, "")
         for text, says in (("", "config.json"), ("[]", "config.json"), ("{", "config.json"),
                            ('{"architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa"}', "Qwen3MoeForCausalLM"),
-                           ('{"architectures": ["Qwen3MoeForCausalLM"], "hidden_size": -1}', "hidden_size")):
+                           ('{"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": -1}', "config.vocab_size")):
             with open(unknown, "w") as f:
                 f.write(text)
             r = self.explain(unknown, "--device", "sm120")
@@ -148,6 +148,7 @@ class Explain(unittest.TestCase):
                 ("--fp4-gemm-backend", "flashinfer-cudnn", 1, "sm120"),
                 ("--attention-backend", "FA3", 1, "have cpu"),
                 ("--linear-attn-backend", "triton", 1, "use cpu"),
+                ("--moe-runner-backend", "tiles", 1, "no backend for cpu, which has cpu_gemv"),
                 ("--moe-runner-backend", "fastest", 2, "flashinfer_trtllm"),
                 ("--moe-runner-backend", "", 2, "must be auto")):
             for command in (["serve", "--port", "0"], ["run", "hello"]):

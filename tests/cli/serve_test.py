@@ -64,7 +64,7 @@ class Flags(unittest.TestCase):
         self.assertEqual(r.stdout, "")
 
     def test_an_unknown_backend_lists_the_candidates(self):
-        self.usage("--moe-runner-backend", "flashinfer_trtllm", says=["flashinfer_trtllm", "cpu_gemv", "reference"])
+        self.usage("--moe-runner-backend", "flashinfer_turbo", says=["flashinfer_turbo", "cpu_gemv", "reference", "marlin"])
         self.usage("--attention-backend", "cpu_gemv", says=["cpu_gemv", "reference"])
 
 
