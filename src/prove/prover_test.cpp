@@ -357,9 +357,10 @@ TEST_F(Store, KeepsNoVerdictThatMayChangeAndNoEmptyProof) {
 // ---- choice --------------------------------------------------------------------------------------------------------
 ProofReport report_of(const LinearProblem& p) {
   ProofReport r;
-  const Device device = this_cpu();
+  r.where = this_cpu();
   for (const Backend<LinearOp>* b : backends_of<LinearOp>())
-    for (const Tactic& t : b->tactics(p, device)) {
+    for (const Tactic& t : b->tactics(p, r.where)) {
+      if (b->kind != r.where.kind) continue;
       ProofEntry e;
       e.op = "linear";
       e.problem = p.text();
