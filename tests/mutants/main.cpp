@@ -1,6 +1,6 @@
 // Has every planted fault convicted by the prover, with each of them in a child process as in serving; then lets the
 // healthy backends pass with other seeds.
-//   mutants --all | --third K | --only OP[/NAME]    [--healthy RUNS] [--each] [--markdown FILE]
+//   mutants --all | --third K | --only OP[/NAME] | --healthy RUNS    [--healthy RUNS] [--each] [--markdown FILE]
 #include <fmt/format.h>
 
 #include <atomic>
@@ -30,8 +30,9 @@ constexpr uint64_t kFirstSeed = 100;
 struct Wish {
   std::string only_op, only_name, markdown;
   int third = -1, healthy = 0;
-  bool each = false;
+  bool each = false, no_faults = false;
   bool wants(const Name& n, size_t index) const {
+    if (no_faults) return false;
     if (!only_op.empty() && n.op != only_op) return false;
     if (!only_name.empty() && n.name != only_name) return false;
     return third < 0 || static_cast<int>(index % 3) == third;
@@ -196,6 +197,7 @@ int run_with(const std::vector<std::string>& args) {
       wish.only_op = name.substr(0, slash);
       if (slash != std::string::npos) wish.only_name = name.substr(slash + 1);
     } else if (flag == "--healthy") {
+      wish.no_faults = !what;
       what = true;
       wish.healthy = number_of("--healthy", value(), 0, 10'000);
     } else if (flag == "--each") {
