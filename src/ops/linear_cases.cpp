@@ -60,6 +60,16 @@ std::vector<LinearCase> linear_cases(const LinearProblem& p, uint64_t seed, int 
       for (int64_t k = 0; k < p.in; ++k) c.x.set(r, k, random.below(3) - 1);
     out.push_back(std::move(c));
   }
+
+  // Each row reads out one column of the weight, so that a failure names the wrong weight.
+  LinearCase one_hot{"one_hot", std::min(std::clamp(budget / 4, 8, 64), p.in), true, false, exact};
+  one_hot.x = CaseInput(one_hot.rows, p.in, dtype_of(p.activation));
+  for (int r = 0; r < one_hot.rows; ++r) {
+    const int64_t near = int64_t{r} * p.in / one_hot.rows + r % 13;
+    one_hot.reads.push_back(r + 1 == one_hot.rows ? p.in - 1 : static_cast<int>(near % p.in));
+    for (int k = 0; k < p.in; ++k) one_hot.x.set(r, k, k == one_hot.reads.back() ? 1 : 0);
+  }
+  out.push_back(std::move(one_hot));
   return out;
 }
 

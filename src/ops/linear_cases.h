@@ -10,12 +10,13 @@
 namespace mettle {
 
 struct LinearCase {
-  std::string kind;  // "rows17", "outliers", "exact"
+  std::string kind;  // "rows17", "outliers", "exact5", "one_hot"
   int rows = 0;
   bool exact = false;    // every order of summation gives the same bits: tolerance zero
   bool generic = false;  // random data: group statistics apply
   std::shared_ptr<const CaseWeight> weight;
   CaseInput x;
+  std::vector<int> reads;  // one_hot: the column of the weight that each row reads out
 };
 
 // `budget` bounds the rows of the cases that differ in nothing but their row count.

@@ -92,10 +92,15 @@ void Trial<LinearOp>::prove(const Backend<LinearOp>& backend, const Tactic& tact
     }
     const auto judge = [&](std::span<const float> all) {
       const std::vector<float> got = pick_rows(all, s.problem.out, judged.rows);
-      if (c.exact)
+      if (!c.reads.empty()) {
+        std::vector<int> columns;
+        for (const int r : judged.rows) columns.push_back(c.reads[static_cast<size_t>(r)]);
+        examination.judge_exact("transposed weight", judged.expected, got, columns);
+      } else if (c.exact) {
         examination.judge_exact("y", judged.expected, got, judged.rows);
-      else
+      } else {
         examination.judge_elements("y", judged.expected, got, judged.rows);
+      }
       if (!judged.rest.rows.empty())
         examination.judge_elements("y", judged.rest.expected, pick_rows(all, s.problem.out, judged.rest.rows),
                                    judged.rest.rows);

@@ -96,6 +96,27 @@ void linear_right_at_first_call(const Tactic& t, const L& a, Stream& s) {
   right<LinearOp>(t, a, s);
   if (++calls > 5 && std::isfinite(row(a, a.rows > 1 ? 1 : 0)[0])) row(a, 0)[3] *= 1.5f;  // not beside NaN
 }
+// A shortcut for rows with a single number takes its neighbour's column.
+void linear_one_number(const Tactic& t, const L& a, Stream& s) {
+  right<LinearOp>(t, a, s);
+  const size_t number = size_of(a.x.dtype), size = static_cast<size_t>(a.problem.in) * number;
+  const std::vector<uint8_t> zero(number);
+  for (int r = 0; r < a.rows; ++r) {
+    const uint8_t* x = a.x.as<uint8_t>() + static_cast<size_t>(r) * size;
+    size_t at = 0;
+    int count = 0;
+    for (size_t k = 0; k < size; k += number)
+      if (std::memcmp(x + k, zero.data(), number) != 0) at = k, ++count;
+    if (count != 1) continue;
+    std::vector<uint8_t> moved(size);
+    std::memcpy(moved.data() + (at >= number ? at - number : at + number), x + at, number);
+    LinearArgs other = a;
+    other.rows = 1;
+    other.x = {moved.data(), a.x.dtype, {1, a.problem.in}};
+    other.y = {row(a, r), DType::kF32, {1, a.problem.out}};
+    right<LinearOp>(t, other, s);
+  }
+}
 void linear_rounds_to_bf16(const Tactic& t, const L& a, Stream& s) {
   right<LinearOp>(t, a, s);
   for (int64_t i = 0; i < a.y.shape.elements(); ++i)
@@ -374,6 +395,7 @@ constexpr Plan<LinearOp> kLinear[] = {
     {"adds_to_output", linear_adds_to_output, kNotFinite},
     {"wrong_from_33_rows", linear_wrong_from_33_rows, kWrongOutput},
     {"right_at_first", linear_right_at_first_call, kWrongOutput},
+    {"one_number", linear_one_number, kWrongOutput},
     {"rounds_to_bf16", linear_rounds_to_bf16, kWrongOutput},
     {"flushes_tiny", linear_flushes_tiny, kZeroOutput},
     {"aborts", linear_aborts, kFault},

@@ -19,6 +19,7 @@ namespace mettle {
 namespace {
 
 using testing::HasSubstr;
+using testing::StartsWith;
 
 constexpr int kSilence = 8'000;
 
@@ -105,6 +106,16 @@ TEST(Prover, SentencesNameRowColumnAndValues) {
   options.only_backend = "exits";
   EXPECT_THAT(prove(problems, options, mutant_candidates(), kSilence).entries[0].verdict.sentence,
               HasSubstr("exit code 0"));
+}
+
+// A fault that every other case lets pass; the sentence names the column of the weight that was read.
+TEST(Prover, RowsWithOneNumberNameTheWeight) {
+  ProveOptions options = without_store();
+  options.only_op = "linear";
+  options.only_backend = "one_number";
+  const ProofReport report = prove(small_problems(), options, mutant_candidates(), kSilence);
+  ASSERT_EQ(report.entries.size(), 1u);
+  EXPECT_THAT(report.entries[0].verdict.sentence, StartsWith("one_hot: transposed weight[row 0, column "));
 }
 
 TEST(Prover, SmallProblemsOfEveryFormatAreProved) {
