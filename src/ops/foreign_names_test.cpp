@@ -14,6 +14,7 @@ namespace {
 
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 Naming on(const char* device, const char* op, const char* word) {
   const ForeignName* name = find_foreign_name(op, word);
@@ -31,8 +32,12 @@ TEST(ForeignNames, EveryRowNamesABackendThatExistsOrAReason) {
     EXPECT_EQ(find_foreign_name(row.op, row.word), &row) << what;
     EXPECT_THAT(backend_names(row.op), Not(Contains(std::string(row.word)))) << what << " is a name of ours";
     EXPECT_EQ(row.code == VerdictCode::kOk, !row.gpu.empty() || !row.cpu.empty()) << what;
-    if (!row.gpu.empty()) EXPECT_THAT(backend_names(row.op, DeviceKind::kCuda), Contains(std::string(row.gpu))) << what;
-    if (!row.cpu.empty()) EXPECT_THAT(backend_names(row.op, DeviceKind::kCpu), Contains(std::string(row.cpu))) << what;
+    if (!row.gpu.empty()) {
+      EXPECT_THAT(backend_names(row.op, DeviceKind::kCuda), Contains(std::string(row.gpu))) << what;
+    }
+    if (!row.cpu.empty()) {
+      EXPECT_THAT(backend_names(row.op, DeviceKind::kCpu), Contains(std::string(row.cpu))) << what;
+    }
   }
 }
 
