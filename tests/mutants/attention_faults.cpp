@@ -74,8 +74,12 @@ enum class F {
 };
 
 float bf16(float x) { return bf16_to_float(float_to_bf16(x)); }
-// By shifts: GCC 12 drops a conditional mask of the lower half.
-float cut_to_bf16(float x) { return bf16_to_float(static_cast<uint16_t>(std::bit_cast<uint32_t>(x) >> 16)); }
+// Through memory: GCC 12 dropped the cut of a probability that was made conditionally.
+float cut_to_bf16(float x) {
+  volatile uint32_t bits = std::bit_cast<uint32_t>(x);
+  bits = bits & 0xFFFF0000u;
+  return std::bit_cast<float>(uint32_t{bits});
+}
 float f16(float x) {  // ten bits of fraction, range ignored
   return std::bit_cast<float>((std::bit_cast<uint32_t>(x) + 0x1000u) & 0xFFFFE000u);
 }

@@ -117,7 +117,7 @@ std::string markdown(const Score& score) {
       at->second = at->second && r.naive;
       if (r.rule() == "element" && r.error < weakest) weakest = r.error, name = r.name;
     }
-    if (naive.empty()) continue;
+    if (naive.empty() && healthy == 0) continue;
     std::vector<std::pair<int, std::string>> order;
     for (const auto& [rule, count] : rules) order.emplace_back(count, rule);
     std::sort(order.rbegin(), order.rend());
