@@ -22,7 +22,8 @@ TEST(DeviceTable, HoldsEveryGenerationOnceInOrder) {
   EXPECT_EQ(names, (std::set<std::string_view>{"sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120", "sm121"}));
 }
 
-// Measured values: an H200 and three cards of 12.x. Taking one for the other is how kernels were picked that cannot run.
+// Measured values: an H200 and three cards of 12.x. Taking one for the other is how kernels were picked that cannot
+// run.
 TEST(DeviceTable, SharedMemoryIsTheDevicesOwn) {
   EXPECT_EQ(device_of_table("sm80")->shared_per_block, 166912u);
   EXPECT_EQ(device_of_table("sm90")->shared_per_block, 232448u);
