@@ -33,8 +33,8 @@ Scratch carve(reference::Carver& c, const AttentionProblem& p, int rows) {
 }
 
 // In place: q/k norm, then rotation of the leading pairs (i, i + rotary/2).
-void norm_and_rotate(const AttentionProblem& p, const FloatArray& weight, const float* cosines,
-                     const float* sines, float* head) {
+void norm_and_rotate(const AttentionProblem& p, const FloatArray& weight, const float* cosines, const float* sines,
+                     float* head) {
   if (p.qk_norm) {
     const float scale = reference::inverse_rms(head, p.head_dim, p.eps);
     for (int i = 0; i < p.head_dim; ++i)
