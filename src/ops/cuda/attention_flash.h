@@ -83,4 +83,10 @@ void attention_flash(const AttentionFlash& a, const AttentionWeights& weights, c
 void attention_split(const AttentionFlash& a, void* stream);
 void attention_tiles(const AttentionFlash& a, void* stream);
 
+// What one launch of the split kernel left in `part`: by sequence, split, kv head, and `rows` packed rows.
+struct SplitPart {
+  int first_sequence = 0, sequences = 0, splits = 0, rows = 0;
+};
+void attention_merge(const AttentionFlash& a, const SplitPart& part, void* stream);
+
 }  // namespace mettle::cuda

@@ -2,8 +2,8 @@
 // and values go from the cache straight into the fragments of the tensor cores: with the dimensions of a head permuted
 // (the same way for q and k, and in the columns of the output) a lane's share of a row is 16 contiguous bytes.
 #include "ops/cuda/attention_flash.h"
-#include "ops/cuda/device/float_math.cuh"
 #include "ops/cuda/device/ptx.cuh"
+#include "ops/cuda/device/softmax.cuh"
 #include "ops/cuda/launch.h"
 
 namespace mettle::cuda {
@@ -11,15 +11,6 @@ namespace {
 
 constexpr int kWarps = 4;
 constexpr int kChunk = 16;  // keys that a warp takes at a time
-
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&v);
-}
-// exp(score - top) as a power of two; top may be minus infinity when nothing is visible yet.
-__device__ __forceinline__ float power(float score, float top, float exponent) {
-  return exp2f((score - (top == -INFINITY ? 0.f : top)) * exponent);
-}
 
 // What one warp carries along its keys: largest score and this lane's sum for rows g and g + 8, and the outputs
 // o[64 dims][pair of dims][8 rows]: {dim 64 e + 8 g + 2 j, row 2 t}, {same, 2 t + 1}, {dim + 1, 2 t}, {.., 2 t + 1}.
@@ -217,83 +208,12 @@ __global__ __launch_bounds__(kWarps * 32, 2) void attention_split_kernel(Attenti
   }
 }
 
-// blockIdx: sequence, kv head, packed row. Sum over its splits, gate, bf16. Everything is asked for at once: the sums
-// of a thread's first splits, the gate, and by every warp the stats of all splits.
-template <int HD>
-__global__ __launch_bounds__(256) void attention_merge_kernel(AttentionFlash a, int first_sequence, int splits,
-                                                              int most, int rows) {
-  constexpr int kGroups = 256 / (HD / 4);  // each takes every kGroups-th split
-  constexpr int kAhead = 4;
-  __shared__ float4 sums[kGroups][HD / 4];
-  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32;
-  const int kv_head = static_cast<int>(blockIdx.y), packed_row = static_cast<int>(blockIdx.z);
-  ptx::trigger();
-  const DeviceSequence s = a.sequence[first_sequence + static_cast<int>(blockIdx.x)];
-  const int group = a.group(), keys = s.ctx_len + s.q_len, step = split_keys(keys, most),
-            own = (keys + step - 1) / step;
-  const int row = s.first_row + packed_row / group, head = kv_head * group + packed_row % group;
-  ptx::wait();
-  if (s.q_len == 0 || !a.few(s.q_len) || packed_row >= s.q_len * group) return;
-
-  const auto slot_of = [&](int split) {
-    return ((int64_t{blockIdx.x} * splits + split) * a.kv_heads + kv_head) * rows + packed_row;
-  };
-  const int part = tid / (HD / 4), at = tid % (HD / 4);
-  const auto sums_of = [&](int split) {
-    return split < own ? reinterpret_cast<const float4*>(a.part + slot_of(split) * HD)[at] : make_float4(0, 0, 0, 0);
-  };
-  float4 ahead[kAhead];
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) ahead[i] = sums_of(part + i * kGroups);
-  float gate = 0;
-  if (a.gate && tid < HD) gate = a.qkv[int64_t{row} * a.qkv_width() + (2 * head + 1) * HD + tid];
-  float2 stats[kMostSplits / 32];
-  float best = -INFINITY, whole = 0;
-#pragma unroll
-  for (int i = 0; i < kMostSplits / 32; ++i) {
-    const int split = lane + 32 * i;
-    stats[i] = split < own ? reinterpret_cast<const float2*>(a.part_stats)[slot_of(split)] : make_float2(-INFINITY, 0);
-    best = fmaxf(best, stats[i].x);
-  }
-  best = warp_max(best);
-#pragma unroll
-  for (int i = 0; i < kMostSplits / 32; ++i) {
-    stats[i].x = power(stats[i].x, best, a.exponent);
-    whole += stats[i].x * stats[i].y;
-  }
-  whole = warp_sum(whole);
-  const auto weight_of = [&](int split) {  // all lanes take part
-    const float low = __shfl_sync(kAllLanes, stats[0].x, split % 32);
-    const float high = __shfl_sync(kAllLanes, stats[1].x, split % 32);
-    return (split < 32 ? low : high) / whole;
-  };
-  static_assert(kMostSplits == 64);
-
-  float4 sum = make_float4(0, 0, 0, 0);
-  const auto add = [&](float w, const float4& o) {
-    sum.x = fmaf(w, o.x, sum.x), sum.y = fmaf(w, o.y, sum.y), sum.z = fmaf(w, o.z, sum.z), sum.w = fmaf(w, o.w, sum.w);
-  };
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) add(weight_of(part + i * kGroups), ahead[i]);
-#pragma unroll 4
-  for (int first = kAhead * kGroups; first < own; first += kGroups) add(weight_of(first + part), sums_of(first + part));
-  sums[part][at] = sum;
-  __syncthreads();
-  if (tid >= HD) return;
-  float o = 0;
-#pragma unroll
-  for (int p = 0; p < kGroups; ++p) o += reinterpret_cast<const float*>(sums[p])[tid];
-  if (a.gate) o *= sigmoid(gate);
-  a.core[(int64_t{row} * a.heads + head) * HD + tid] = to_bf16(o);
-}
-
 template <int HD, int NB>
 void split_and_merge(const AttentionFlash& a, cudaStream_t stream) {
   constexpr int kRows = 8 * NB, kBytes = kWarps * kRows * HD * 4;
   CUDA_CHECK(cudaFuncSetAttribute(attention_split_kernel<HD, NB>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const int most = most_splits(a.sequences), splits = launched_splits(a);
   const auto heads = static_cast<unsigned>(a.kv_heads);
-  const auto rows = static_cast<unsigned>(std::min(kRows, a.most_q * a.group()));
   for (int first = 0; first < a.sequences; first += kSplitSlots) {
     const auto count = static_cast<unsigned>(std::min(kSplitSlots, a.sequences - first));
     launch({.grid = dim3(count, heads, static_cast<unsigned>(splits)),
@@ -301,8 +221,8 @@ void split_and_merge(const AttentionFlash& a, cudaStream_t stream) {
             .shared_bytes = kBytes,
             .stream = stream},
            attention_split_kernel<HD, NB>, a, first, splits, most);
-    launch({.grid = dim3(count, heads, rows), .block = dim3(256), .stream = stream}, attention_merge_kernel<HD>, a,
-           first, splits, most, kRows);
+    attention_merge(a, {.first_sequence = first, .sequences = static_cast<int>(count), .splits = splits, .rows = kRows},
+                    stream);
   }
 }
 

@@ -1,8 +1,8 @@
 // Longer sequences: tiles of 128 packed rows against 64 keys at a time, scores and outputs in registers, the next keys
 // and values on their way while these are multiplied. One launch for a ragged batch: a block finds its tile by itself.
 #include "ops/cuda/attention_flash.h"
-#include "ops/cuda/device/float_math.cuh"
 #include "ops/cuda/device/ptx.cuh"
+#include "ops/cuda/device/softmax.cuh"
 #include "ops/cuda/launch.h"
 
 namespace mettle::cuda {
@@ -13,12 +13,7 @@ constexpr int kWarps = kTileRows / 16;
 __device__ __forceinline__ uint32_t address_of(const void* shared) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(shared));
 }
-// 16 bytes to shared memory on the way; `ok` false: zeros, nothing read.
-__device__ __forceinline__ void copy_async(uint32_t to, const void* from, bool ok) {
-  asm volatile("cp.async.cg.shared.global [%0],[%1],16,%2;" ::"r"(to), "l"(from), "r"(ok ? 16 : 0) : "memory");
-}
-__device__ __forceinline__ void commit_copies() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void wait_copies() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
+// Four 8x8 matrices of bf16; as they lie, or transposed.
 __device__ __forceinline__ void load_matrices(uint32_t* r, uint32_t at) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
                : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
@@ -31,14 +26,6 @@ __device__ __forceinline__ void load_transposed(uint32_t* r, uint32_t at) {
                : "r"(at)
                : "memory");
 }
-__device__ __forceinline__ uint32_t pack_bf16(float low, float high) {
-  const __nv_bfloat162 v = __floats2bfloat162_rn(low, high);
-  return *reinterpret_cast<const uint32_t*>(&v);
-}
-__device__ __forceinline__ float power(float score, float top, float exponent) {
-  return exp2f((score - (top == -INFINITY ? 0.f : top)) * exponent);
-}
-
 // Byte of 16-byte chunk `chunk` of a row of HD values: chunks are exchanged so that eight rows of one chunk lie in
 // different banks.
 template <int HD>
@@ -77,14 +64,15 @@ __device__ __forceinline__ Tile tile_of(const AttentionFlash& a, int index) {
 
 template <int HD>
 __device__ __forceinline__ void fetch_keys(const AttentionFlash& a, const uint16_t* cache, const int32_t* table,
-                                           int kv_head, int key0, int keys, uint32_t to) {
+                                           int kv_head, int key0, int keys, char* to) {
   constexpr int kChunks = HD / 8, kAtOnce = kWarps * 32 / kChunks;
   const int chunk = static_cast<int>(threadIdx.x) % kChunks, first = static_cast<int>(threadIdx.x) / kChunks;
 #pragma unroll
   for (int i = 0; i < kTileKeys / kAtOnce; ++i) {
     const int row = first + i * kAtOnce, key = key0 + row;
     const bool ok = key < keys;
-    copy_async(to + place<HD>(row, chunk), ok ? cache + a.cache_at(table, key, kv_head) + 8 * chunk : cache, ok);
+    ptx::copy_async_16(to + place<HD>(row, chunk), ok ? cache + a.cache_at(table, key, kv_head) + 8 * chunk : cache,
+                       ok);
   }
 }
 
@@ -107,17 +95,20 @@ __global__ __launch_bounds__(kWarps * 32, 1) void attention_tiles_kernel(Attenti
   const int most = s.ctx_len + last / group + 1, least = s.ctx_len + tile.first / group + 1;
   const int steps = (most + kTileKeys - 1) / kTileKeys;
 
-  const uint32_t q_at = address_of(shared), k_at = q_at + kTileRows * HD * 2, v_at = k_at + 2 * kStage;
+  // Queries, two stages of keys, two of values.
+  constexpr uint32_t kKeysAt = kTileRows * HD * 2, kValuesAt = kKeysAt + 2 * kStage;
+  char* const memory = reinterpret_cast<char*>(shared);
+  const uint32_t q_at = address_of(shared), k_at = q_at + kKeysAt, v_at = q_at + kValuesAt;
   for (int i = static_cast<int>(threadIdx.x); i < kTileRows * HD / 8; i += kWarps * 32) {
     const int row = i / (HD / 8), chunk = i % (HD / 8), p = tile.first + row;
     const bool ok = p < packed;
     const uint16_t* from =
         ok ? a.q + (int64_t{s.first_row + p / group} * a.heads + kv_head * group + p % group) * HD + 8 * chunk : a.q;
-    copy_async(q_at + place<HD>(row, chunk), from, ok);
+    ptx::copy_async_16(memory + place<HD>(row, chunk), from, ok);
   }
-  fetch_keys<HD>(a, a.k_cache, table, kv_head, 0, keys, k_at);
-  fetch_keys<HD>(a, a.v_cache, table, kv_head, 0, keys, v_at);
-  commit_copies();
+  fetch_keys<HD>(a, a.k_cache, table, kv_head, 0, keys, memory + kKeysAt);
+  fetch_keys<HD>(a, a.v_cache, table, kv_head, 0, keys, memory + kValuesAt);
+  ptx::copy_async_commit();
 
   int visible[2];
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
@@ -129,13 +120,13 @@ __global__ __launch_bounds__(kWarps * 32, 1) void attention_tiles_kernel(Attenti
   }
 
   for (int step = 0; step < steps; ++step) {
-    wait_copies();
+    ptx::copy_async_wait<0>();
     __syncthreads();  // these keys are there for all, and the others are read by all
     const uint32_t stage = (step & 1) * kStage, other = kStage - stage;
     if (step + 1 < steps) {
-      fetch_keys<HD>(a, a.k_cache, table, kv_head, (step + 1) * kTileKeys, keys, k_at + other);
-      fetch_keys<HD>(a, a.v_cache, table, kv_head, (step + 1) * kTileKeys, keys, v_at + other);
-      commit_copies();
+      fetch_keys<HD>(a, a.k_cache, table, kv_head, (step + 1) * kTileKeys, keys, memory + kKeysAt + other);
+      fetch_keys<HD>(a, a.v_cache, table, kv_head, (step + 1) * kTileKeys, keys, memory + kValuesAt + other);
+      ptx::copy_async_commit();
     }
     float score[kTileKeys / 8][4] = {};
 #pragma unroll
