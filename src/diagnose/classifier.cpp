@@ -28,7 +28,15 @@ std::string phase_words(const std::string& phase) {
   if (phase == "tune") return "while tuning or compiling";
   if (phase == "capture") return "in graph capture";
   if (phase == "first request") return "before the first answer";
-  return phase == "serving" ? "while serving" : "at start-up";
+  if (phase == "serving") return "while serving";
+  return phase == "import" ? "at start-up" : "";
+}
+
+// " (while loading, rank 3)", with whatever of it is known.
+std::string where(const std::string& phase, const std::string& rank) {
+  std::string text = phase_words(phase);
+  if (!rank.empty()) text += (text.empty() ? "rank " : ", rank ") + rank;
+  return text.empty() ? text : " (" + text + ")";
 }
 
 bool asked_to_end(int code) { return code == 0 || code == 130 || code == 143 || code == -2 || code == -15; }
@@ -189,7 +197,7 @@ class Classifier {
     d_.confidence = f.confidence;
     std::string what = f.remark.empty() ? s.tell : f.remark;
     if (const auto at = info.phases.find(d_.phase); at != info.phases.end()) what += "; " + at->second;
-    d_.sentence = fmt::format("{} ({}{}).", what, phase_words(d_.phase), d_.rank.empty() ? "" : ", rank " + d_.rank);
+    d_.sentence = fmt::format("{}{}.", what, where(d_.phase, d_.rank));
     d_.evidence.push_back(e.place.line);
     support(f);
     if (f.cause == "UNKNOWN") {
@@ -273,17 +281,17 @@ class Classifier {
     if (first != nullptr) {
       d_.rank = first->rank;
       d_.evidence.push_back(first->place.line);
-      d_.sentence = fmt::format("No known cause; the first error stands in line {} ({}{}).", first->place.line.line,
-                                phase_words(d_.phase), d_.rank.empty() ? "" : ", rank " + d_.rank);
+      d_.sentence = fmt::format("No known cause; the first error stands in line {}{}.", first->place.line.line,
+                                where(d_.phase, d_.rank));
     } else if (empty) {
       d_.sentence = "The log is empty.";
     } else if (c_.died_seq > 0) {
-      d_.sentence = fmt::format("It died {}, and only lines that follow any failure are here.", phase_words(d_.phase));
+      d_.sentence = fmt::format("It died{}, and only lines that follow any failure are here.", where(d_.phase, {}));
     } else if (bad_exit()) {
-      d_.sentence = fmt::format("It ended with exit code {} {}, and no line says why.", *options_.exit_code,
-                                phase_words(d_.phase));
+      d_.sentence =
+          fmt::format("It ended with exit code {}{}, and no line says why.", *options_.exit_code, where(d_.phase, {}));
     } else {
-      d_.sentence = fmt::format("It is silent {}; no line says what it waits for.", phase_words(d_.phase));
+      d_.sentence = fmt::format("It is silent{}; no line says what it waits for.", where(d_.phase, {}));
     }
     if (d_.evidence.empty() && hangs && !empty) d_.evidence.push_back(all_.last.line);
     missing(table_.classes.at("UNKNOWN"));
@@ -305,8 +313,7 @@ class Classifier {
       d_.sentence = "Nothing is wrong: it became ready; no request is seen.";
       d_.evidence.push_back(run_.ready.line);
     } else {
-      d_.sentence =
-          fmt::format("Nothing is wrong up to the last line ({}); it was not ready yet.", phase_words(d_.phase));
+      d_.sentence = fmt::format("Nothing is wrong up to the last line{}; it was not ready yet.", where(d_.phase, {}));
       d_.missing.push_back("the lines after it, or how it ended (--exit-code N, --silent SECONDS)");
     }
     if (run_.stopping.seq > 0) d_.sentence += " It ended because it was asked to.";

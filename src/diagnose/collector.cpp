@@ -304,6 +304,7 @@ void Collector::marker(const Marker& m, const NeedleHit& hit, string_view clean,
       break;
     case What::kStart:
       if (head.rank.empty() && (failed() || r.stopping.seq > 0)) start_run();
+      if (run().phase.empty()) run().phase = "import";
       break;
     case What::kTuned:
       r.tuned = place(clean, head);

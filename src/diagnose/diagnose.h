@@ -26,7 +26,7 @@ struct Diagnosis {
   std::string signature;  // the row that decided, empty when none did
   std::string sentence;
   Confidence confidence = Confidence::kLow;
-  std::string phase;   // import, load, shuffle, tune, capture, first request, serving
+  std::string phase;   // import, load, shuffle, tune, capture, first request, serving; empty: not known
   std::string engine;  // sglang, vllm, trtllm, llama-server, mettle, or empty: not recognised
   std::string device;  // "sm120", or empty: not known
   std::string rank;    // the first rank that failed, or empty: the log names none

@@ -112,6 +112,15 @@ TEST(Diagnose, NothingIsUnknownAndSaysWhatToSend) {
   EXPECT_EQ(odd.evidence[0].text, "foo.BarError: odd");
 }
 
+TEST(Diagnose, ThePhaseIsNamedOnlyWhenALineTellsOfIt) {
+  const std::string fault = "CUDA error: misaligned address\n";
+  EXPECT_EQ(of(fault).phase, "");
+  EXPECT_EQ(of(fault).sentence.find('('), std::string::npos);
+  EXPECT_EQ(of("vLLM API server version 0.17\n" + fault).phase, "import");
+  EXPECT_EQ(of("Loading weights\n" + fault).phase, "load");
+  EXPECT_EQ(of(kServing + fault).phase, "serving");
+}
+
 TEST(Diagnose, KilledIsNoOutOfMemoryKillWithoutAKernelLine) {
   const std::string log = "INFO Loading safetensors checkpoint shards: 40% Completed\nKilled\n";
   const Diagnosis bare = of(log);

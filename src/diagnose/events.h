@@ -53,7 +53,7 @@ struct Run {
   std::map<std::string, Place> facts;
   Place ready, first_success, last_success, stopping, last_frame, tuned;
   uint64_t successes = 0, lines = 0;
-  std::string phase = "import";
+  std::string phase;  // empty: no line told of one yet
   std::map<std::string, std::string> rank_phase;
 };
 
