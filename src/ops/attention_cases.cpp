@@ -190,6 +190,108 @@ void add_designed(Maker& m, std::vector<AttentionCase>& out) {
   }
 }
 
+// x holds the query of every head as it is before its norm, so that a case can point it anywhere; the step's own keys
+// are zero.
+struct Pointed {
+  static constexpr double kNorm = 4;
+  const AttentionProblem& p;
+  bool possible() const { return p.hidden > p.head_dim; }
+  double qkv(int64_t row, int64_t col) const {
+    const int64_t stride = p.gate ? 2 * p.head_dim : p.head_dim, q_rows = p.heads * stride,
+                  kv = int64_t{p.kv_heads} * p.head_dim;
+    const int64_t d = row < q_rows ? row % stride : (row - q_rows) % p.head_dim;
+    if (row < q_rows && d >= p.head_dim) return col == p.hidden - 1 ? 1 : 0;
+    if (row < q_rows) return col == d ? kNorm : 0;
+    return row >= q_rows + kv && col == d ? 1 : 0;
+  }
+  // What the op makes of row `r` of x at this position; turned: radians by which every pair is turned on.
+  std::vector<double> query(const AttentionCase& c, int64_t r, int64_t position, double turned) const {
+    std::vector<double> q(static_cast<size_t>(p.head_dim));
+    double squares = 0;
+    for (size_t d = 0; d < q.size(); ++d) {
+      q[d] = kNorm * double{c.x.get(r, static_cast<int64_t>(d))};
+      squares += q[d] * q[d] / static_cast<double>(p.head_dim);
+    }
+    for (size_t d = 0; p.qk_norm && d < q.size(); ++d)
+      q[d] *= (double{c.weights->raw.q_norm[d]} + (p.norm_plus_one ? 1 : 0)) /
+              std::sqrt(squares + static_cast<double>(p.eps));
+    const auto half = static_cast<size_t>(p.rotary_dim / 2);
+    for (size_t i = 0; i < half; ++i) {
+      const float angle = static_cast<float>(position) * c.weights->raw.inv_freq[i];
+      const double to = static_cast<double>(angle) + turned, a = q[i], b = q[i + half];
+      q[i] = a * std::cos(to) - b * std::sin(to);
+      q[i + half] = b * std::cos(to) + a * std::sin(to);
+    }
+    return q;
+  }
+};
+
+// Each row `r` of x was pointed somewhere: one key of its sequence, where no other row's stands, scores `score(r)` and
+// has the value zero. The others score about 1.
+template <class F>
+void add_strong_keys(Maker& m, AttentionCase& c, double turned, F score) {
+  const AttentionProblem& p = m.p;
+  const int64_t width = int64_t{p.kv_heads} * p.head_dim;
+  for (int64_t row = 0; row < c.k_cache.rows(); ++row)
+    for (int64_t d = 0; d < width; ++d)
+      c.k_cache.set(row, d, double{c.k_cache.get(row, d)} / Pointed::kNorm);  // NaN stays
+  const double root = std::sqrt(static_cast<double>(p.head_dim));
+  for (const BatchSequence& s : c.batch.sequences)
+    for (int r = 0; r < s.q_len; ++r) {
+      const int64_t i = (m.random.below(s.ctx_len) / s.q_len * s.q_len + r) % s.ctx_len;
+      const int64_t place = int64_t{s.block_table[i / p.block_size]} * p.block_size + i % p.block_size;
+      const std::vector<double> seen = Pointed{p}.query(c, s.first_row + r, s.ctx_len + r, 0),
+                                key = Pointed{p}.query(c, s.first_row + r, s.ctx_len + r, turned);
+      double dot = 0;
+      for (size_t d = 0; d < seen.size(); ++d) dot += seen[d] * key[d];
+      for (int64_t at = 0; at < width; ++at) {
+        c.k_cache.set(place, at, score(r) * root / dot * key[static_cast<size_t>(at % p.head_dim)]);
+        c.v_cache.set(place, at, 0);
+      }
+    }
+}
+
+void add_pointed(Maker& m, bool full, std::vector<AttentionCase>& out) {
+  const AttentionProblem& p = m.p;
+  const Pointed pointed{p};
+  if (!pointed.possible()) return;
+  const double norm = Pointed::kNorm - (p.norm_plus_one ? 1 : 0);
+  const auto weights = m.finish(
+      case_weight_of(p.qkv_format, p.qkv_rows(), p.hidden, [&](int64_t r, int64_t c) { return pointed.qkv(r, c); }),
+      case_weight(p.out_format, {p.hidden}, int64_t{p.heads} * p.head_dim, CaseFill::kTypical, m.random, 1), norm, norm,
+      0.1);
+  const auto clear = [&](AttentionCase& c) {
+    for (int64_t r = 0; r < c.batch.rows; ++r)
+      for (int64_t i = 0; i < p.hidden; ++i)
+        c.x.set(r, i, i + 1 == p.hidden ? 32 : i < p.head_dim ? double{c.x.get(r, i)} : 0);
+  };
+  // Gaps of 20 to 60: above, what is left of the other keys comes near the smallest float32.
+  std::vector<Length> lengths;
+  for (int i = 0; i < (full ? 24 : 6); ++i) lengths.push_back({1, 17 + 3 * i});
+  AttentionCase deep = m.make("deep", weights, lengths);
+  clear(deep);
+  add_strong_keys(m, deep, 0, [&](int) { return 20 + 40 * m.random.uniform(); });
+  out.push_back(std::move(deep));
+
+  // The query lies along one pair of rotary dims and the strong key 75 degrees beside it, where the score depends most
+  // on the angle.
+  const int half = p.rotary_dim / 2;
+  if (half == 0) return;
+  lengths.clear();
+  for (int i = 0; i < (full ? 16 : 4); ++i) lengths.push_back({1, 60 + 61 * i});
+  lengths.push_back({2, 20'000});
+  AttentionCase probe = m.make("rope_probe", weights, lengths, 1, 8);
+  clear(probe);
+  for (int64_t r = 0; r < probe.batch.rows; ++r) {
+    const int64_t pair = (probe.batch.rows - 1 - r) % half;  // the slowest are the far ones'
+    const double at = 2 * M_PI * m.random.uniform();
+    for (int64_t d = 0; d < p.head_dim; ++d)
+      probe.x.set(r, d, d == half - 1 - pair ? std::cos(at) : d == p.rotary_dim - 1 - pair ? std::sin(at) : 0);
+  }
+  add_strong_keys(m, probe, 75 * M_PI / 180, [](int) { return 48; });
+  out.push_back(std::move(probe));
+}
+
 }  // namespace
 
 std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t seed, int64_t budget, Layout layout) {
@@ -218,6 +320,7 @@ std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t s
   for (int64_t r = 1; r < equal.batch.rows; ++r)
     for (int64_t i = 0; i < p.hidden; ++i) equal.x.set(r, i, equal.x.get(0, i));
   out.push_back(std::move(equal));
+  add_pointed(m, full, out);
   add_designed(m, out);
   return out;
 }

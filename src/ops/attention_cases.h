@@ -1,6 +1,7 @@
 // Cases of attention over ragged batches with shuffled block tables: decode, chunks, mixed, long and far contexts, and
-// designed ones in which every query picks one key (selector) or weighs all alike (uniform). Everything in the caches
-// that no row may see holds NaN.
+// designed ones in which every query picks one key (selector), weighs all alike (uniform), or stands far below one key
+// whose value is zero (deep, rope_probe: an error of that score is multiplied by what lies between). Everything in the
+// caches that no row may see holds NaN.
 #pragma once
 #include <memory>
 #include <string>

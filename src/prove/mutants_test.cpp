@@ -279,8 +279,10 @@ void attention_v_not_appended(const Tactic& t, const AttentionArgs& a, Stream& s
   right<AttentionOp>(t, a, s);
   std::memcpy(a.v_cache.data, before.data(), before.size());
 }
-void attention_rope_table(const Tactic& t, const AttentionArgs& a, Stream& s) {
-  static AttentionWeights other;  // the reference reads inv_freq from here; the packed matrices are views
+// Reads norms and frequencies that were changed; the packed matrices are views.
+template <void (*Change)(std::vector<float>& q_norm, std::vector<float>& inv_freq)>
+void attention_with(const Tactic& t, const AttentionArgs& a, Stream& s) {
+  static AttentionWeights other;
   const auto view = [](const PackedMatrix& m) {
     PackedMatrix v;
     v.layout = m.layout, v.payload = m.payload, v.format = m.format, v.rows = m.rows, v.cols = m.cols;
@@ -290,14 +292,28 @@ void attention_rope_table(const Tactic& t, const AttentionArgs& a, Stream& s) {
   };
   other.qkv = view(a.weights->qkv);
   other.out = view(a.weights->out);
-  other.q_norm = a.weights->q_norm;
   other.k_norm = a.weights->k_norm;
-  std::vector<float> inv_freq(a.weights->inv_freq.begin(), a.weights->inv_freq.end());
-  for (float& f : inv_freq) f *= 1.00001f;
+  std::vector<float> q_norm(a.weights->q_norm.begin(), a.weights->q_norm.end()),
+      inv_freq(a.weights->inv_freq.begin(), a.weights->inv_freq.end());
+  Change(q_norm, inv_freq);
+  other.q_norm = FloatArray(q_norm);
   other.inv_freq = FloatArray(inv_freq);
   AttentionArgs wrong = a;
   wrong.weights = &other;
   right<AttentionOp>(t, wrong, s);
+}
+
+void attention_rope_table(std::vector<float>&, std::vector<float>& inv_freq) {
+  for (float& f : inv_freq) f *= 1.00001f;
+}
+// Scores of queries that are a little too long, in all dims or in the slowest rotary pair alone. Behind probabilities
+// in bf16 only what is multiplied by a large score stands out.
+void attention_scale(std::vector<float>& q_norm, std::vector<float>&) {
+  for (float& w : q_norm) w += (w + 1) * 0x1p-10f;
+}
+void attention_slowest_pair(std::vector<float>& q_norm, std::vector<float>& inv_freq) {
+  const size_t half = inv_freq.size();
+  for (const size_t d : {half - 1, 2 * half - 1}) q_norm[d] += (q_norm[d] + 1) * 0x1.5p-11f;
 }
 
 void gdn_state_not_carried(const Tactic& t, const GdnArgs& a, Stream& s) {
@@ -374,6 +390,7 @@ struct Plan {
   const char* name;
   void (*run)(const Tactic&, const typename Op::Args&, Stream&);
   VerdictCode code;
+  Rounds p = Rounds::kF32;  // declared for the probabilities of attention
 };
 
 using enum VerdictCode;
@@ -433,7 +450,9 @@ constexpr Plan<AttentionOp> kAttention[] = {
     {"gate_missing", attention_gate_missing, kWrongOutput},
     {"writes_a_foreign_block", attention_writes_a_foreign_block, kOverrun},
     {"v_not_appended", attention_v_not_appended, kIncompleteWrite},
-    {"rope_table", attention_rope_table, kWrongOutput},
+    {"rope_table", attention_with<attention_rope_table>, kWrongOutput},
+    {"scale", attention_with<attention_scale>, kWrongOutput, Rounds::kBf16},
+    {"slowest_pair", attention_with<attention_slowest_pair>, kWrongOutput, Rounds::kBf16},
 };
 constexpr Plan<GdnOp> kGdn[] = {
     {"state_not_carried", gdn_state_not_carried, kWrongOutput},
@@ -466,6 +485,7 @@ void plant(const Plan<Op> (&plans)[N], Candidates& candidates) {
       auto b = std::make_unique<Backend<Op>>(reference_of<Op>());
       b->name = plan.name;
       b->run = plan.run;
+      b->numerics.p = plan.p;
       planted.push_back(std::move(b));
     }
   });
