@@ -30,14 +30,15 @@ GpuStep::GpuStep(Model& model, const Limits& limits, TensorView logits, Place& p
     : model_(model),
       limits_(limits),
       logits_(logits),
-      stage_({.rows = std::max(limits.rows, up_to_bucket(limits.sequences)),
-              .sequences = up_to_bucket(limits.sequences),
-              .logit_rows = up_to_bucket(limits.sequences),
+      stage_({.rows = limits.rows,
+              .sequences = limits.sequences,
+              .logit_rows = limits.sequences,
               .blocks = limits.blocks + limits.sequences},
              place) {}
 
 GpuStep::Bucket GpuStep::bucket_of(int sequences, int context) const {
-  Bucket b{up_to_bucket(sequences), kLeastContext};
+  // The last bucket is what a step may hold: the model's scratch ends there.
+  Bucket b{std::min(up_to_bucket(sequences), limits_.sequences), kLeastContext};
   while (b.context < context) b.context *= 4;
   return b;
 }
@@ -46,8 +47,7 @@ void GpuStep::capture() {
   for (int n = 1; n <= limits_.sequences; ++n)
     for (int context = 1;; context *= 4) {
       const Bucket bucket = bucket_of(n, std::min(context, limits_.context));
-      // A bucket beyond what a step may hold runs eagerly: the model's scratch ends there.
-      if (bucket.sequences <= limits_.sequences && !graphs_.contains(bucket)) capture_bucket(bucket);
+      if (bucket.sequences <= limits_.rows && !graphs_.contains(bucket)) capture_bucket(bucket);
       if (context >= limits_.context) break;
     }
 }
