@@ -51,7 +51,7 @@ class Graph {
   void launch(Stream& stream);
 
  private:
-  void* exec_ = nullptr;
+  [[maybe_unused]] void* exec_ = nullptr;  // not used in a build without CUDA
 };
 
 std::unique_ptr<Place> place();  // of the device in use
