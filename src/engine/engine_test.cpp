@@ -384,11 +384,18 @@ TEST(Engine, FullQueueIsBusy) {
   EngineOptions options = tiny_options();
   options.max_running = 1;
   options.max_waiting = 2;
-  const auto engine = start_tiny(options);
   std::vector<Reply> replies(4);
+  const OnToken first = replies[0].listener();
+  EngineStats at_first_token;
+  const auto engine = start_tiny(options);
   std::vector<uint64_t> ids;
-  ids.push_back(engine->submit(kSum, endless(), replies[0].listener()));
-  replies[0].wait_for_tokens(1);  // it runs
+  ids.push_back(engine->submit(kSum, endless(), [&](const TokenEvent& event) {
+    if (event.token >= 0 && replies[0].tokens().empty()) at_first_token = engine->stats();
+    first(event);
+  }));
+  replies[0].wait_for_tokens(1);
+  EXPECT_EQ(at_first_token.running, 1);
+  EXPECT_EQ(at_first_token.waiting, 0) << "a request that runs counts as waiting";
   for (size_t i = 1; i < 3; ++i) ids.push_back(engine->submit(kSum, endless(), replies[i].listener()));
   try {
     engine->submit(kSum, endless(), replies[3].listener());

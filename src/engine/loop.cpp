@@ -157,7 +157,8 @@ void EngineLoop::step() {
     update_gauges();
     return;
   }
-  ++counted_.steps;  // before any request hears of it
+  ++counted_.steps;
+  update_gauges();  // before any request hears of this step: who was admitted waits no more
   step_ids_.clear();
   for (const ScheduledRows& r : rows) step_ids_.push_back(r.sequence->id);
   try {

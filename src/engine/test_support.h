@@ -54,58 +54,55 @@ inline EngineOptions tiny_options() {
   return options;
 }
 
-// What became of one request.
+// What became of one request. What the listener heard outlives the reply: a test that fails early leaves an engine that
+// still tells.
 class Reply {
  public:
   OnToken listener() {
-    return [this](const TokenEvent& event) {
-      const std::lock_guard lock(mutex_);
-      if (last_.finish != Finish::kNone) ++after_final_;
+    return [heard = heard_](const TokenEvent& event) {
+      const std::lock_guard lock(heard->mutex);
+      if (heard->last.finish != Finish::kNone) ++heard->after_final;
       if (event.token >= 0) {
-        tokens_.push_back(event.token);
-        events_.push_back(event);
+        heard->tokens.push_back(event.token);
+        heard->events.push_back(event);
       }
       if (event.finish != Finish::kNone) {
-        last_ = event;
-        ++finals_;
+        heard->last = event;
+        ++heard->finals;
       }
-      changed_.notify_all();
+      heard->changed.notify_all();
     };
   }
   // Waits for the final event.
   const TokenEvent& wait() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return finals_ > 0; });
-    return last_;
+    std::unique_lock lock(heard_->mutex);
+    heard_->changed.wait(lock, [&] { return heard_->finals > 0; });
+    return heard_->last;
   }
   void wait_for_tokens(size_t count) {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [&] { return finals_ > 0 || tokens_.size() >= count; });
+    std::unique_lock lock(heard_->mutex);
+    heard_->changed.wait(lock, [&] { return heard_->finals > 0 || heard_->tokens.size() >= count; });
   }
-  std::vector<int32_t> tokens() {
-    const std::lock_guard lock(mutex_);
-    return tokens_;
-  }
-  std::vector<TokenEvent> events() {
-    const std::lock_guard lock(mutex_);
-    return events_;
-  }
-  int finals() {
-    const std::lock_guard lock(mutex_);
-    return finals_;
-  }
-  int after_final() {
-    const std::lock_guard lock(mutex_);
-    return after_final_;
-  }
+  std::vector<int32_t> tokens() { return read(&Heard::tokens); }
+  std::vector<TokenEvent> events() { return read(&Heard::events); }
+  int finals() { return read(&Heard::finals); }
+  int after_final() { return read(&Heard::after_final); }
 
  private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<int32_t> tokens_;
-  std::vector<TokenEvent> events_;
-  TokenEvent last_;
-  int finals_ = 0, after_final_ = 0;
+  struct Heard {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<int32_t> tokens;
+    std::vector<TokenEvent> events;
+    TokenEvent last;
+    int finals = 0, after_final = 0;
+  };
+  template <class T>
+  T read(T Heard::*what) {
+    const std::lock_guard lock(heard_->mutex);
+    return (*heard_).*what;
+  }
+  std::shared_ptr<Heard> heard_ = std::make_shared<Heard>();
 };
 
 inline SamplingParams greedy(int max_tokens) {
