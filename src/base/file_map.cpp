@@ -119,25 +119,47 @@ std::string read_file(const std::string& path, size_t limit) {
 }
 
 void write_file_atomically(const std::string& path, const std::string& content) {
+  constexpr int kNames = 100;  // one may be left of a killed process that had this number
   static std::atomic<unsigned> counter{0};
-  const std::string temporary = fmt::format("{}.{}.{}.tmp", path, getpid(), counter++);
+  std::string temporary;
   const auto give_up = [&](const char* what) {
     const int error = errno;
-    unlink(temporary.c_str());
+    if (!temporary.empty()) unlink(temporary.c_str());
     fail(Code::kDevice, fmt::format("{}: cannot {}: {}", path, what, std::strerror(error)));
   };
-  {
-    const Fd file{open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644)};
-    if (file.fd < 0) give_up("create");
-    size_t at = 0;
-    while (at < content.size()) {
-      const ssize_t n = write(file.fd, content.data() + at, content.size() - at);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) give_up("write");
-      at += static_cast<size_t>(n);
+  // Tries names that no file has yet.
+  const auto by_new_name = [&](const auto& make) {
+    for (int i = 0; i < kNames; ++i) {
+      temporary = fmt::format("{}.{}.{}.tmp", path, getpid(), counter++);
+      if (make()) return true;
+      if (errno != EEXIST) break;
     }
-    if (fsync(file.fd) != 0) give_up("flush");
+    temporary.clear();
+    return false;
+  };
+  // Without a name until it is whole, where the file system can: who is killed leaves no half file.
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  Fd file{open(folder.c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, 0644)};
+  const bool unnamed = file.fd >= 0;
+  const auto create = [&] {
+    return by_new_name([&] {
+      file.fd = open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+      return file.fd >= 0;
+    });
+  };
+  if (!unnamed && !create()) give_up("create");
+  size_t at = 0;
+  while (at < content.size()) {
+    const ssize_t n = write(file.fd, content.data() + at, content.size() - at);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0) give_up("write");
+    at += static_cast<size_t>(n);
   }
+  if (fsync(file.fd) != 0) give_up("flush");
+  const std::string self = fmt::format("/proc/self/fd/{}", file.fd);
+  const auto link = [&] { return linkat(AT_FDCWD, self.c_str(), AT_FDCWD, temporary.c_str(), AT_SYMLINK_FOLLOW) == 0; };
+  if (unnamed && !by_new_name(link)) give_up("create");
   if (rename(temporary.c_str(), path.c_str()) != 0) give_up("rename");
 }
 

@@ -220,6 +220,7 @@ void work_on(const Problem& problem, const json& entries, const Candidates& cand
     event["done"] = w.id;
     event["max_error"] = entry.max_error;
     event["bound"] = entry.bound;
+    event["group_error"] = entry.group_error;
     event["comparisons"] = entry.comparisons;
     event["cases"] = entry.cases;
     event["ms"] = ms_since(begin);

@@ -89,6 +89,7 @@ void Examination::judge_same(VerdictCode code, const std::string& what, const st
 void Examination::finish() {
   for (const auto& [what, groups] : groups_) {
     const judge::Groups::Worst worst = groups.worst();
+    entry_.group_error = std::max(entry_.group_error, std::min(worst.ratio, kWorstReported));
     if (worst.ratio <= 1) continue;
     begin("all launches");
     fail_with(refuse(VerdictCode::kWrongOutput, fmt::format("{:.3g} of the limit", worst.ratio), "at most 1",

@@ -36,6 +36,7 @@ struct Item {
   size_t problem = 0;
   bool prove = false, time = false;
   bool open() const { return prove || time; }
+  size_t parts() const { return size_t{prove} + size_t{time}; }
 };
 
 // Refusals are final, the rest is to be proved.
@@ -52,7 +53,7 @@ void list_items(const AnyProblem& problem, size_t index, const ProveOptions& opt
 // What the children of several runs tell, one at a time.
 struct Progressing {
   std::mutex mutex;
-  size_t done = 0;
+  size_t done = 0, total = 0;  // proofs and timings
 };
 
 // Works through some of the problems, proving and timing or only one of both.
@@ -150,18 +151,24 @@ class Run {
     try {
       if (event.contains("hello")) hello_ = true;
       if (event.contains("end")) ended_ = true;
-      if (event.contains("start")) current_ = item_of(event, "start");
-      if (event.contains("timing")) current_ = item_of(event, "timing");
+      if (event.contains("start")) begin(item_of(event, "start"));
+      if (event.contains("timing")) begin(item_of(event, "timing"));
       if (event.contains("done")) done(event);
       if (event.contains("timed")) {
         if (Item* item = item_of(event, "timed"); item != nullptr && !item->prove) {
           item->entry.us = event.at("us").get<std::array<double, kRowBuckets.size()>>();
           item->time = false;
+          report(*item, 1);
         }
       }
     } catch (const std::exception& e) {
       log::debug("prove: a line of the child is ignored: {}", e.what());
     }
+  }
+
+  void begin(Item* item) {
+    current_ = item;
+    if (item != nullptr) report(*item, 0);
   }
 
   void done(const json& event) {
@@ -172,30 +179,33 @@ class Run {
                  event.at("sentence"), event.at("remedy")};
     e.max_error = event.at("max_error");
     e.bound = event.at("bound");
+    e.group_error = event.at("group_error");
     e.comparisons = event.at("comparisons");
     e.cases = event.at("cases");
     e.ms = event.at("ms");
-    if (e.verdict.ok() && !(e.comparisons > 0 && e.max_error <= e.bound))
+    if (e.verdict.ok() && !(e.comparisons > 0 && e.max_error <= e.bound && e.group_error <= 1))
       e.verdict = refuse(VerdictCode::kUnproved, fmt::format("{} comparisons, error {}", e.comparisons, e.max_error),
                          "comparisons within the bound", "reported success without showing it");
+    const size_t open = item->parts();
     item->entry = std::move(e);
     item->prove = false;
     item->time = item->time && item->entry.verdict.ok();
     current_ = nullptr;
-    report(*item);
+    report(*item, open - item->parts());
   }
 
   void settle(Item& item, Verdict verdict) {
+    const size_t open = item.parts();
     item.entry.verdict = std::move(verdict);
     item.entry.us = {};
     item.prove = item.time = false;
-    report(item);
+    report(item, open);
   }
 
-  void report(const Item& item) {
+  void report(const Item& item, size_t done) {
     const std::lock_guard lock(progress_.mutex);
-    ++progress_.done;
-    if (options_.on_progress) options_.on_progress(std::min(progress_.done, items_.size()), items_.size(), item.entry);
+    progress_.done += done;
+    if (options_.on_progress) options_.on_progress(progress_.done, progress_.total, item.entry);
   }
 
   static std::string how(const SubprocessResult& r) {
@@ -290,6 +300,7 @@ ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& opti
   std::vector<bool> fresh;
   for (const Item& item : items) fresh.push_back(item.open());
   Progressing progress;
+  for (const Item& item : items) progress.total += item.parts();
   if (options.device.kind == DeviceKind::kCuda) prove_side_by_side(problems, options, items, silence_ms, progress);
   Phase rest{.threads = options.threads};
   rest.problems.resize(problems.size());

@@ -18,6 +18,7 @@ struct ProofEntry {
   Verdict verdict;
   double max_error = 0;      // worst element: sigmas needed to accept it
   double bound = 0;          // sigmas allowed
+  double group_error = 0;    // worst group statistic, in parts of its limit
   uint64_t comparisons = 0;  // elements compared; zero is never a pass
   int cases = 0;
   double ms = 0;                                // time of the proof
@@ -41,7 +42,8 @@ struct ProveOptions {
   bool reprove = false;      // ignore kept verdicts
   bool time = true;          // measure per bucket
   std::string only_op, only_backend;  // filters; empty = all
-  std::function<void(size_t done, size_t total, const ProofEntry& latest)> on_progress;
+  // Proofs and timings that are done, of those to be done; the entry whose turn it is. Not called when all is kept.
+  std::function<void(size_t done, size_t total, const ProofEntry& current)> on_progress;
 };
 
 // Never throws for a failing backend. Fails with kDevice when no child can be started; an unwritable cache folder is

@@ -1,11 +1,19 @@
 #include "prove/store.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <unistd.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <charconv>
+#include <chrono>
 #include <cmath>
+#include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "base/error.h"
 #include "base/file_map.h"
@@ -16,7 +24,7 @@ namespace {
 
 using nlohmann::json;
 
-constexpr std::string_view kMagic = "mettle-verdicts 1 ";
+constexpr std::string_view kMagic = "mettle-verdicts 2 ";
 constexpr size_t kLargestFile = size_t{64} << 20;
 
 uint64_t fnv(std::string_view bytes) {
@@ -27,6 +35,81 @@ uint64_t fnv(std::string_view bytes) {
 
 std::string key_of(const ProofEntry& e) {
   return fmt::format("{}|{}|{}|{}|{}", e.op, e.problem, e.backend, e.tactic, e.numerics);
+}
+
+// One writer at a time. Where a folder cannot be locked, or its holder was stopped, it goes on without: then two
+// writers may lose a verdict to each other, which is a miss later, never a wrong one.
+class Turn {
+ public:
+  explicit Turn(const std::filesystem::path& folder) : fd_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+    constexpr auto kPatience = std::chrono::seconds(10);
+    const auto begin = std::chrono::steady_clock::now();
+    while (fd_ >= 0 && !held_) {
+      held_ = flock(fd_, LOCK_EX | LOCK_NB) == 0;
+      if (held_ || (errno != EWOULDBLOCK && errno != EINTR)) break;
+      if (std::chrono::steady_clock::now() - begin > kPatience) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+  }
+  ~Turn() {
+    if (fd_ >= 0) close(fd_);
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+  bool held() const { return held_; }
+
+ private:
+  int fd_;
+  bool held_ = false;
+};
+
+// "69e643baeef67ddf.json"
+bool is_store_name(std::string_view name) {
+  constexpr size_t kDigits = 16;
+  return name.size() == kDigits + 5 && name.ends_with(".json") &&
+         name.substr(0, kDigits).find_first_not_of("0123456789abcdef") == std::string_view::npos;
+}
+
+// What a writer that was killed left behind: "69e643baeef67ddf.json.4711.0.tmp"
+bool is_leftover_name(std::string_view name) {
+  return name.ends_with(".tmp") && name.size() > 21 && is_store_name(name.substr(0, 21));
+}
+
+// Only while it is our turn: no other writer is at work.
+void sweep(const std::filesystem::path& folder) {
+  std::error_code ec;
+  std::vector<std::filesystem::path> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, ec))
+    if (is_leftover_name(entry.path().filename().string())) left.push_back(entry.path());
+  for (const auto& path : left) std::filesystem::remove(path, ec);
+}
+
+// The body of a whole file; empty: damaged, of another version or foreign.
+std::string_view body_of(std::string_view content) {
+  const size_t end = content.find('\n');
+  if (!content.starts_with(kMagic) || end == std::string_view::npos) return {};
+  const std::string_view body = content.substr(end + 1);
+  return content.substr(kMagic.size(), end - kMagic.size()) == fmt::format("{:016x}", fnv(body)) ? body
+                                                                                                 : std::string_view{};
+}
+
+// Deletes a file and says what it held.
+VerdictStore::Forgotten forget_file(const std::string& path) {
+  VerdictStore::Forgotten out{.path = path};
+  try {
+    const std::string content = read_file(path, kLargestFile);
+    out.bytes = content.size();
+    const json all = json::parse(body_of(content), nullptr, false);
+    if (all.is_object()) {
+      out.identity = all.at("identity").get<std::string>();
+      out.verdicts = all.at("entries").size();
+    }
+  } catch (const std::exception& e) {
+    log::debug("prove: {} is forgotten unread: {}", path, e.what());
+  }
+  if (unlink(path.c_str()) != 0 && errno != ENOENT)
+    fail(Code::kDevice, fmt::format("{}: cannot delete: {}", path, std::strerror(errno)));
+  return out;
 }
 
 // What another run may find different is not kept.
@@ -50,10 +133,8 @@ std::map<std::string, VerdictStore::Kept> VerdictStore::load(const std::string& 
   if (!std::filesystem::is_regular_file(path, ec)) return {};
   try {
     const std::string content = read_file(path, kLargestFile);
-    const size_t end = content.find('\n');
-    if (!content.starts_with(kMagic) || end == std::string::npos) return {};
-    const std::string_view body = std::string_view(content).substr(end + 1);
-    if (content.substr(kMagic.size(), end - kMagic.size()) != fmt::format("{:016x}", fnv(body))) return {};
+    const std::string_view body = body_of(content);
+    if (body.empty()) return {};
     const json all = json::parse(body);
     if (all.at("identity").get_ref<const std::string&>() != identity) return {};
     std::map<std::string, Kept> out;
@@ -69,11 +150,12 @@ std::map<std::string, VerdictStore::Kept> VerdictStore::load(const std::string& 
                    j.at("sentence"), j.at("remedy")};
       e.max_error = j.at("max_error");
       e.bound = j.at("bound");
+      e.group_error = j.at("group_error");
       e.comparisons = j.at("comparisons");
       e.cases = j.at("cases");
       e.ms = j.at("ms");
       e.cached = true;
-      if (e.verdict.ok() && !(e.comparisons > 0 && e.max_error <= e.bound)) continue;
+      if (e.verdict.ok() && !(e.comparisons > 0 && e.max_error <= e.bound && e.group_error <= 1)) continue;
       for (const auto& [threads, us] : j.at("us").items()) {
         int n = 0;
         std::from_chars(threads.data(), threads.data() + threads.size(), n);
@@ -107,6 +189,11 @@ void VerdictStore::put(const ProofEntry& entry, int threads) {
 
 void VerdictStore::save() {
   if (path_.empty() || fresh_.empty()) return;
+  const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
+  std::error_code ec;
+  std::filesystem::create_directories(folder, ec);  // what it cannot do, the writing below says
+  const Turn turn(folder);
+  if (turn.held()) sweep(folder);
   std::map<std::string, Kept> all = load(path_, identity_);
   for (auto& [key, fresh] : fresh_) {
     Kept& k = all[key];
@@ -130,6 +217,7 @@ void VerdictStore::save() {
                        {"remedy", e.verdict.remedy},
                        {"max_error", e.max_error},
                        {"bound", e.bound},
+                       {"group_error", e.group_error},
                        {"comparisons", e.comparisons},
                        {"cases", e.cases},
                        {"ms", e.ms},
@@ -138,11 +226,34 @@ void VerdictStore::save() {
   const std::string body =
       json{{"identity", identity_}, {"entries", entries}}.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
   try {
-    std::filesystem::create_directories(std::filesystem::path(path_).parent_path());
     write_file_atomically(path_, fmt::format("{}{:016x}\n{}", kMagic, fnv(body), body));
   } catch (const std::exception& e) {
     log::warn("prove: verdicts are not kept: {}", e.what());
   }
+}
+
+std::vector<VerdictStore::Forgotten> VerdictStore::forget() {
+  std::error_code ec;
+  if (path_.empty() || !std::filesystem::exists(std::filesystem::symlink_status(path_, ec))) return {};
+  const Turn turn(std::filesystem::path(path_).parent_path());
+  kept_.clear();
+  fresh_.clear();
+  return {forget_file(path_)};
+}
+
+std::vector<VerdictStore::Forgotten> VerdictStore::forget_all(const std::string& folder) {
+  if (folder.empty() || folder == "none") return {};
+  const std::filesystem::path verdicts = std::filesystem::path(folder) / "verdicts";
+  const Turn turn(verdicts);
+  if (turn.held()) sweep(verdicts);
+  std::error_code ec;
+  std::vector<std::string> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(verdicts, ec))
+    if (is_store_name(entry.path().filename().string())) paths.push_back(entry.path().string());
+  std::sort(paths.begin(), paths.end());
+  std::vector<Forgotten> out;
+  for (const std::string& path : paths) out.push_back(forget_file(path));
+  return out;
 }
 
 }  // namespace mettle

@@ -1,9 +1,10 @@
 // Verdicts on disk: one file per build and device under <cache>/verdicts. A file is a header with a checksum and JSON;
-// anything damaged, cut, of another version or foreign is a miss. Written atomically; a writer merges what others
-// wrote.
+// anything damaged, cut, of another version or foreign is a miss. Written atomically; writers take turns and merge what
+// others wrote.
 #pragma once
 #include <map>
 #include <string>
+#include <vector>
 
 #include "prove/prover.h"
 
@@ -20,6 +21,17 @@ class VerdictStore {
   // Writes what was put. A folder that cannot be written is one warning.
   void save();
   const std::string& path() const { return path_; }
+
+  struct Forgotten {
+    std::string path, identity;  // identity: "" when the file was damaged
+    size_t verdicts = 0;
+    uint64_t bytes = 0;
+  };
+  // Deletes this store's file.
+  std::vector<Forgotten> forget();
+  // Deletes the files of all builds and devices; others in that folder are left alone. Both fail with kDevice when one
+  // cannot be deleted, and wait for their turn as writers do: who is proving at the same time keeps what it finds anew.
+  static std::vector<Forgotten> forget_all(const std::string& folder);
 
  private:
   struct Kept {
