@@ -52,24 +52,28 @@ void GpuStep::capture() {
     }
 }
 
-void GpuStep::capture_bucket(const Bucket& bucket) {
+Step GpuStep::stand_in(const Bucket& bucket) {
   const auto n = static_cast<size_t>(bucket.sequences);
-  const std::vector<int32_t> no_blocks(1, 0), ids(n, 0);
-  std::vector<BatchSequence> sequences(n);
-  std::vector<int32_t> logit_rows(n);
+  ids_.assign(n, 0);
+  logit_rows_.resize(n);
+  sequences_.resize(n);
   for (size_t i = 0; i < n; ++i) {
-    sequences[i] = {.first_row = static_cast<int>(i),
-                    .q_len = 1,
-                    .ctx_len = 0,
-                    .block_table = no_blocks.data(),
-                    .state_in = -1,
-                    .state_out = limits_.slots > 0 ? 0 : -1};
-    logit_rows[i] = static_cast<int32_t>(i);
+    sequences_[i] = {.first_row = static_cast<int>(i),
+                     .q_len = 1,
+                     .ctx_len = 0,
+                     .block_table = &no_block_,
+                     .state_in = -1,
+                     .state_out = limits_.slots > 0 ? 0 : -1};
+    logit_rows_[i] = static_cast<int32_t>(i);
   }
-  Step step{.batch = {.rows = bucket.sequences, .block_size = limits_.block_size, .sequences = sequences},
-            .ids = ids.data(),
-            .logit_rows = logit_rows,
-            .logits = view_of(logits_.data, DType::kF32, {bucket.sequences, logits_.shape[1]})};
+  return {.batch = {.rows = bucket.sequences, .block_size = limits_.block_size, .sequences = sequences_},
+          .ids = ids_.data(),
+          .logit_rows = logit_rows_,
+          .logits = view_of(logits_.data, DType::kF32, {bucket.sequences, logits_.shape[1]})};
+}
+
+void GpuStep::capture_bucket(const Bucket& bucket) {
+  Step step = stand_in(bucket);
   const DeviceBatch& device = stage_.fill(step.batch, step.ids, step.logit_rows, {.most_context = bucket.context});
   step.batch.device = &device;
   try {
@@ -82,26 +86,28 @@ void GpuStep::capture_bucket(const Bucket& bucket) {
   }
 }
 
-void GpuStep::run(const Step& step) {
+void GpuStep::run(const Step& step, bool replay) {
   const auto n = static_cast<int>(step.batch.sequences.size());
   int context = 1;
   for (const BatchSequence& s : step.batch.sequences) context = std::max(context, s.ctx_len + s.q_len);
   const bool decode = step.batch.rows == n && std::ssize(step.logit_rows) == n;
   const Bucket bucket = bucket_of(n, context);
+  Stream on{.cuda = stream_.handle()};
   if (const auto graph = graphs_.find(bucket); decode && graph != graphs_.end()) {
-    stage_.fill(step.batch, step.ids, step.logit_rows,
-                {.rows = bucket.sequences,
-                 .sequences = bucket.sequences,
-                 .logit_rows = bucket.sequences,
-                 .most_context = bucket.context});
+    const DeviceBatch& device = stage_.fill(step.batch, step.ids, step.logit_rows,
+                                            {.rows = bucket.sequences,
+                                             .sequences = bucket.sequences,
+                                             .logit_rows = bucket.sequences,
+                                             .most_context = bucket.context});
     stage_.upload(&stream_);
-    graph->second->launch(stream_);
-    return;
+    if (replay) return graph->second->launch(stream_);
+    Step eager = stand_in(bucket);
+    eager.batch.device = &device;
+    return model_.forward(eager, on);
   }
   Step on_device = step;
   on_device.batch.device = &stage_.fill(step.batch, step.ids, step.logit_rows);
   stage_.upload(&stream_);
-  Stream on{.cuda = stream_.handle()};
   model_.forward(on_device, on);
 }
 

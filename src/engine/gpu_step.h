@@ -25,8 +25,11 @@ class GpuStep {
 
   // Records the decode graphs; a bucket that cannot be captured runs eagerly and is told.
   void capture();
-  // Enqueues the step on stream().
-  void run(const Step& step);
+  // Enqueues the step on stream(). Without `replay` a decode step's graph is not used: the same bucket, padding and
+  // kernels are launched one by one.
+  void run(const Step& step, bool replay = true);
+  // From now on every step is launched kernel by kernel.
+  void drop_graphs() { graphs_.clear(); }
   gpu::Stream& stream() { return stream_; }
   int graphs() const { return static_cast<int>(graphs_.size()); }
 
@@ -37,6 +40,8 @@ class GpuStep {
   };
   Bucket bucket_of(int sequences, int context) const;
   void capture_bucket(const Bucket& bucket);
+  // A step that fills the bucket; what its batch says of sequences counts for launches only.
+  Step stand_in(const Bucket& bucket);
 
   Model& model_;
   Limits limits_;
@@ -44,6 +49,9 @@ class GpuStep {
   gpu::Stream stream_;
   BatchStage stage_;
   std::map<Bucket, std::unique_ptr<gpu::Graph>> graphs_;
+  std::vector<BatchSequence> sequences_;  // of the stand-in, as the two below
+  std::vector<int32_t> ids_, logit_rows_;
+  int32_t no_block_ = 0;
 };
 
 }  // namespace mettle

@@ -1,6 +1,7 @@
 #include "engine/runner.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/error.h"
 #include "models/block.h"
@@ -46,6 +47,7 @@ void Runner::ready(const Sizes& sizes) {
       void* memory = places_[r]->take(static_cast<size_t>(of_entry.elements()) * size_of(entry.dtype));
       views.push_back(view_of(memory, entry.dtype, of_entry));
     }
+    caches_.push_back(views);
     ranks_[r]->ready({.rows = sizes.rows, .logit_rows = sizes.logit_rows, .team_members = teams_[r]->members()},
                      std::move(views), comm_);
   }
@@ -79,6 +81,36 @@ void Runner::run_rank(size_t rank, const Step& step) {
     if (!error_) error_ = std::current_exception();
     comm_.abort();
   }
+}
+
+void Runner::run_eagerly(const Step& step) {
+  if (gpu_ != nullptr) return gpu_->run(step, false);
+  run(step);
+}
+
+void Runner::drop_graphs() {
+  if (gpu_ != nullptr) gpu_->drop_graphs();
+}
+
+void Runner::fill(void* to, uint8_t byte, size_t bytes) {
+  wait();
+  if (gpu_ != nullptr) return gpu::fill(to, byte, bytes);
+  std::memset(to, byte, bytes);
+}
+
+void Runner::fill_scratch(uint8_t byte) {
+  for (const auto& rank : ranks_) fill(rank->scratch().data(), byte, rank->scratch().size());
+  fill(logits_.data, byte, logits_.bytes());
+}
+
+void Runner::fill_caches(uint8_t byte, int64_t blocks, int64_t slots) {
+  for (size_t r = 0; r < ranks_.size(); ++r)
+    for (size_t c = 0; c < caches_[r].size(); ++c) {
+      const TensorView& cache = caches_[r][c];
+      const bool paged = ranks_[r]->caches()[c].kind == CacheEntry::Kind::kPaged;
+      fill(cache.data, byte,
+           cache.bytes() / static_cast<size_t>(cache.shape[0]) * static_cast<size_t>(paged ? blocks : slots));
+    }
 }
 
 void Runner::run(const Step& step) {

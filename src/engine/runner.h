@@ -32,7 +32,15 @@ class Runner {
   void ready(const Sizes& sizes);
   // On a CPU: returns when every rank is done; rethrows the first failure. On a GPU the work goes on: see wait().
   void run(const Step& step);
+  // The same without captured graphs.
+  void run_eagerly(const Step& step);
+  void drop_graphs();
   void wait();  // until what was enqueued is done
+
+  // Every byte of what a step may not depend on: scratch and logits of all ranks; and of the first blocks and slots of
+  // all caches. For proofs, between steps.
+  void fill_scratch(uint8_t byte);
+  void fill_caches(uint8_t byte, int64_t blocks, int64_t slots);
 
   // Memory of rank 0's device for what comes after the model; logits [logit_rows, vocab] lie there.
   Place& place() { return *places_.front(); }
@@ -46,11 +54,13 @@ class Runner {
  private:
   void work(size_t rank);
   void run_rank(size_t rank, const Step& step);
+  void fill(void* to, uint8_t byte, size_t bytes);
 
   std::vector<std::unique_ptr<Place>> places_;  // outlive the models
   std::vector<std::unique_ptr<Model>> ranks_;
   std::vector<std::unique_ptr<ThreadTeam>> teams_;
   Comm comm_;
+  std::vector<std::vector<TensorView>> caches_;  // of each rank, as its caches()
   TensorView logits_;
   std::unique_ptr<GpuStep> gpu_;
 

@@ -11,6 +11,7 @@
 #include "engine/choices.h"
 #include "engine/loop.h"
 #include "engine/plan.h"
+#include "engine/step_proof.h"
 #include "models/registry.h"
 #include "tensor/gpu.h"
 
@@ -192,15 +193,19 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
                      .slots = plan.caches.slots,
                      .max_waiting = options.max_waiting};
   parts.runner = std::make_unique<Runner>(std::move(ranks.models), std::move(places), threads_per_rank);
-  parts.runner->ready({.rows = limits.rows,
-                       .logit_rows = limits.logit_rows,
-                       .blocks = plan.caches.blocks,
-                       .block_size = kBlockSize,
-                       .slots = plan.caches.slots,
-                       .context = plan.caches.context});
+  const Runner::Sizes sizes{.rows = limits.rows,
+                            .logit_rows = limits.logit_rows,
+                            .blocks = plan.caches.blocks,
+                            .block_size = kBlockSize,
+                            .slots = plan.caches.slots,
+                            .context = plan.caches.context};
+  parts.runner->ready(sizes);
   if (on_gpu)
     log::info("engine: {:.1f} MiB taken on {}, {} decode graphs",
               static_cast<double>(parts.runner->place().bytes()) / (1 << 20), device.model, parts.runner->graphs());
+  const StepProof steps = prove_steps(*parts.runner, sizes);
+  if (!steps.verdict.ok()) fail(Code::kDevice, steps.text());
+  log::info("{}", steps.text());
   parts.probe = std::move(probe);
   return std::make_unique<EngineLoop>(std::move(parts));
 }

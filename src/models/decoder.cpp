@@ -64,6 +64,7 @@ class Decoder : public Model {
   size_t scratch_bytes(const StepLimits& limits) const override;
   void load(WeightSource& source, Place& place, const std::function<void(int64_t)>& on_progress) override;
   void ready(const StepLimits& limits, std::vector<TensorView> caches, Comm& comm) override;
+  std::span<uint8_t> scratch() override { return scratch_memory_; }
   void forward(const Step& step, Stream& stream) override;
 
  private:
@@ -103,6 +104,7 @@ class Decoder : public Model {
   PackedMatrix head_;
 
   StepLimits limits_;
+  std::span<uint8_t> scratch_memory_;
   std::unique_ptr<Arena> scratch_;
   std::vector<TensorView> caches_;
   Comm* comm_ = nullptr;
@@ -265,7 +267,8 @@ void Decoder::ready(const StepLimits& limits, std::vector<TensorView> caches, Co
   caches_ = std::move(caches);
   comm_ = &comm;
   const size_t scratch = scratch_bytes(limits);
-  scratch_ = std::make_unique<Arena>(place_->take(scratch), scratch);
+  scratch_memory_ = {static_cast<uint8_t*>(place_->take(scratch)), scratch};
+  scratch_ = std::make_unique<Arena>(scratch_memory_.data(), scratch);
   const auto rows = static_cast<size_t>(limits.rows), logit_rows = static_cast<size_t>(limits.logit_rows);
   const auto hidden = static_cast<size_t>(spec_.info.hidden), top_k = static_cast<size_t>(spec_.moe.top_k);
   const size_t x = size_of(x_dtype());

@@ -80,6 +80,8 @@ class Model {
   virtual void load(WeightSource& source, Place& place, const std::function<void(int64_t loaded)>& on_progress) = 0;
   // caches: one view per entry of caches(): paged [blocks, block_size, ...shape], slot [slots, ...shape].
   virtual void ready(const StepLimits& limits, std::vector<TensorView> caches, Comm& comm) = 0;
+  // What forward uses between its ops: a step's results may not depend on what lies there. Empty before ready().
+  virtual std::span<uint8_t> scratch() = 0;
   // One step. All ranks of a comm call it with the same step.
   virtual void forward(const Step& step, Stream& stream) = 0;
 };

@@ -60,6 +60,9 @@ std::unique_ptr<Place> place();  // of the device in use
 // same cases, guards and judges then serve kernels. The GPU must be idle when the CPU looks: wait() first.
 void share_buffers();
 
+// Every byte of device memory set; done when it returns.
+void fill(void* to, uint8_t byte, size_t bytes);
+
 // Rows of bytes picked by index: to[i] = from[index[i]]; index lies on the device.
 void gather_rows(void* to, const void* from, const int32_t* index, int rows, size_t row_bytes, void* stream);
 

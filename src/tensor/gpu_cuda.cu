@@ -224,6 +224,11 @@ void share_buffers() {
                      .give_back = [](void* p) { cudaFree(p); }});
 }
 
+void fill(void* to, uint8_t byte, size_t bytes) {
+  CUDA_CHECK(cudaMemset(to, byte, bytes));
+  CUDA_CHECK(cudaDeviceSynchronize());
+}
+
 void gather_rows(void* to, const void* from, const int32_t* index, int rows, size_t row_bytes, void* stream) {
   if (rows == 0) return;
   gather_kernel<<<rows, 256, 0, static_cast<cudaStream_t>(stream)>>>(

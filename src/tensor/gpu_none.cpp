@@ -26,6 +26,7 @@ Graph::~Graph() = default;
 void Graph::launch(Stream&) { none(); }
 std::unique_ptr<Place> place() { none(); }
 void share_buffers() { none(); }
+void fill(void*, uint8_t, size_t) { none(); }
 void gather_rows(void*, const void*, const int32_t*, int, size_t, void*) { none(); }
 
 }  // namespace mettle::gpu
