@@ -1,9 +1,10 @@
 // Runs a chosen backend: checks the arguments once, counts the call. Choices are per row bucket and made before
-// serving.
+// serving, with what takes over when a backend must go while it serves.
 #pragma once
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 #include "ops/attention.h"
 #include "ops/backend.h"
@@ -29,9 +30,14 @@ struct Choice {
 template <class Op>
 struct Choices {
   std::array<Choice<Op>, kRowBuckets.size()> by_bucket;
+  // What takes over in each bucket, best first, each backend once: proved, and of the layout that is packed.
+  std::array<std::vector<Choice<Op>>, kRowBuckets.size()> behind;
   const Choice<Op>& at(int rows) const { return by_bucket[static_cast<size_t>(bucket_of(rows))]; }
-  // Largest workspace of any bucket for up to `rows` rows.
+  // Largest workspace of any bucket for up to `rows` rows, whoever serves it.
   size_t workspace(const typename Op::Problem& problem, int rows, int team_members) const;
+  bool serves(std::string_view backend) const;  // in any bucket
+  // Takes a backend out; where it served the next one does. False, with nothing changed, when a bucket has no other.
+  bool remove(std::string_view backend);
 };
 
 // Calls of each op since the process started (embed, join, linear, moe, attention, gdn, sample).

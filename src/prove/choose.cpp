@@ -41,6 +41,34 @@ std::vector<Proved<Op>> proved_of(const ProofReport& report, const Problem& prob
   return out;
 }
 
+template <class Op>
+bool better(const Proved<Op>& one, const Proved<Op>& other, size_t bucket) {
+  if (one.reference != other.reference) return other.reference;
+  const double us = one.us(bucket), other_us = other.us(bucket);
+  if (us > 0 && other_us > 0) return us < other_us;
+  // Without times: the first backend of the list, its last tactic.
+  return us > 0 || (other_us == 0 && one.choice.backend == other.choice.backend);
+}
+
+// Each backend's best tactic of a bucket, best backend first; the reference is the last.
+template <class Op>
+std::vector<Choice<Op>> ranked(const std::vector<Proved<Op>>& proved, size_t bucket) {
+  std::vector<const Proved<Op>*> best;
+  for (const Proved<Op>& p : proved) {
+    const auto same = [&](const Proved<Op>* b) { return b->choice.backend == p.choice.backend; };
+    const auto at = std::find_if(best.begin(), best.end(), same);
+    if (at == best.end())
+      best.push_back(&p);
+    else if (better(p, **at, bucket))
+      *at = &p;
+  }
+  std::stable_sort(best.begin(), best.end(),
+                   [&](const Proved<Op>* a, const Proved<Op>* b) { return better(*a, *b, bucket); });
+  std::vector<Choice<Op>> out;
+  for (const Proved<Op>* p : best) out.push_back(p->choice);
+  return out;
+}
+
 std::string candidates_of(const ProofReport& report, const std::string& problem) {
   std::string text;
   for (const ProofEntry& e : report.entries)
@@ -55,7 +83,7 @@ std::string candidates_of(const ProofReport& report, const std::string& problem)
 template <class Problem>
 Choices<OpOf<Problem>> choose(const ProofReport& report, const Problem& problem, const std::string& named) {
   using Op = OpOf<Problem>;
-  std::vector<Proved<Op>> proved = proved_of(report, problem, named);
+  const std::vector<Proved<Op>> proved = proved_of(report, problem, named);
   if (proved.empty())
     fail(Code::kUnsupported,
          fmt::format("{}: {} is proved here; candidates for {}:{}", Op::kName,
@@ -63,7 +91,6 @@ Choices<OpOf<Problem>> choose(const ProofReport& report, const Problem& problem,
                                    : fmt::format("backend \"{}\", which was asked for by name, is not what", named),
                      problem.text(), candidates_of(report, problem.text())));
   const bool last_resort = std::all_of(proved.begin(), proved.end(), [](const auto& p) { return p.reference; });
-  if (!last_resort) std::erase_if(proved, [](const auto& p) { return p.reference; });
   // Loud only where a faster backend was meant to serve.
   if (last_resort && named.empty()) {
     const auto all = backends_of<Op>();
@@ -75,20 +102,14 @@ Choices<OpOf<Problem>> choose(const ProofReport& report, const Problem& problem,
   }
   Choices<Op> choices;
   for (size_t b = 0; b < kRowBuckets.size(); ++b) {
-    const Proved<Op>* best = nullptr;
-    for (const Proved<Op>& p : proved) {
-      if (best == nullptr) {
-        best = &p;
-        continue;
-      }
-      const double us = p.us(b), best_us = best->us(b);
-      // Without times: the first backend of the list, its last tactic.
-      const bool better = us > 0 && best_us > 0 ? us < best_us
-                          : us > 0              ? true
-                                                : best_us == 0 && p.choice.backend == best->choice.backend;
-      if (better) best = &p;
-    }
-    choices.by_bucket[b] = best->choice;
+    std::vector<Choice<Op>> rank = ranked(proved, b);
+    choices.by_bucket[b] = rank.front();
+    rank.erase(rank.begin());
+    // Weights are packed once: who takes over later must read them as they lie. The reference reads every layout.
+    std::erase_if(rank, [&](const Choice<Op>& c) {
+      return c.backend->layout != choices.by_bucket[b].backend->layout && c.backend->name != "reference";
+    });
+    choices.behind[b] = std::move(rank);
   }
   return choices;
 }

@@ -56,9 +56,13 @@ bool all_proved(const ProofReport& report);
 // One warning per problem and backend that failed, with its first failed tactic: nothing is left out in silence.
 void warn_of_failures(const ProofReport& report);
 
+// Time at a bucket; a bucket that was not timed, because it took too long, is reckoned from the last that was. 0: none.
+double us_at(const ProofEntry& entry, size_t bucket);
+
 // Per bucket the fastest proved (backend, tactic); `named` (empty = auto) restricts to one backend, which never falls
 // back. Fails with kUnsupported listing every candidate and its verdict when nothing is left. The reference backend is
-// chosen only when nothing else is proved, and that is logged loudly.
+// chosen only when nothing else is proved, and that is logged loudly. Behind each choice stands what may take over
+// while serving: the other proved backends, the reference last.
 template <class Problem>
 Choices<OpOf<Problem>> choose(const ProofReport& report, const Problem& problem, const std::string& named = {});
 

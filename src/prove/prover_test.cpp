@@ -410,6 +410,19 @@ TEST(Choose, FastestProvedPerBucketAndReferenceLast) {
   EXPECT_EQ(c.at(17).backend->name, "cpu_gemm");
   EXPECT_EQ(c.at(100'000).backend->name, "cpu_gemm");
   EXPECT_EQ(choose(r, p, "reference").at(1).backend->name, "reference");  // by name it serves
+  for (const auto& behind : choose(r, p, "cpu_gemm").behind) EXPECT_TRUE(behind.empty());  // and nothing takes over
+  // Taken out one after the other, the next proved one serves where it served; the reference comes last.
+  const size_t workspace = c.workspace(p, 512, 2);
+  EXPECT_TRUE(c.serves("cpu_gemv"));
+  ASSERT_TRUE(c.remove("cpu_gemv"));
+  EXPECT_FALSE(c.serves("cpu_gemv"));
+  EXPECT_EQ(c.at(1).backend->name, "cpu_gemm");
+  EXPECT_EQ(c.at(100'000).backend->name, "cpu_gemm");
+  ASSERT_TRUE(c.remove("cpu_gemm"));
+  EXPECT_EQ(c.at(1).backend->name, "reference");
+  EXPECT_LE(c.workspace(p, 512, 2), workspace);  // it was counted from the beginning
+  EXPECT_FALSE(c.remove("reference"));
+  EXPECT_EQ(c.at(1).backend->name, "reference");
   for (ProofEntry& e : r.entries)
     if (e.backend == "cpu_gemm") e.verdict = refuse(VerdictCode::kWrongOutput, "", "");
   EXPECT_EQ(choose(r, p).at(1000).backend->name, "cpu_gemv");  // the next proved one
