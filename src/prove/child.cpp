@@ -2,19 +2,16 @@
 //   in   {"threads", "seed"}, then per problem {"problem", "entries": [{"id", "backend", "tactic", "prove", "time"}]}
 //   out  {"hello"}; per entry {"start": id}, {"alive"} ..., {"done": id, "verdict", ...}; then {"timing": id} and
 //        {"timed": id, "us": [...]}; at last {"end"}
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
-#include <iostream>
 #include <new>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "prove/candidates.h"
+#include "prove/child_pipe.h"
 #include "prove/problem_json.h"
 #include "prove/trial.h"
 
@@ -26,46 +23,6 @@ using Clock = std::chrono::steady_clock;
 
 double ms_since(Clock::time_point begin) {
   return std::chrono::duration<double, std::milli>(Clock::now() - begin).count();
-}
-
-// Standard output belongs to the protocol; what a backend prints goes to standard error instead.
-class Pipe {
- public:
-  Pipe() : fd_(fcntl(1, F_DUPFD_CLOEXEC, 3)) {
-    if (fd_ < 0 || dup2(2, 1) < 0) fail(Code::kDevice, "prove --child: cannot set up its output");
-  }
-  void send(const json& event) {
-    std::string line = event.dump(-1, ' ', false, json::error_handler_t::replace) + "\n";
-    for (size_t at = 0; at < line.size();) {
-      const ssize_t n = write(fd_, line.data() + at, line.size() - at);
-      if (n < 0 && errno == EINTR) continue;
-      if (n <= 0) _exit(1);  // the parent is gone
-      at += static_cast<size_t>(n);
-    }
-    last_ = Clock::now();
-  }
-  void alive() {
-    if (ms_since(last_) > 200) send({{"alive", true}});
-  }
-
- private:
-  int fd_;
-  Clock::time_point last_ = Clock::now();
-};
-
-// A crash leaves no core file; a backend that allocates without end fails instead of taking the machine along.
-void limit_self(bool gpu) {
-  const rlimit none{0, 0};
-  setrlimit(RLIMIT_CORE, &none);
-  if (gpu) return;  // the driver maps far more address space than there is memory
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-  const auto memory = static_cast<rlim_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<rlim_t>(sysconf(_SC_PAGE_SIZE));
-  const rlim_t most = std::max<rlim_t>(memory / 2, rlim_t{4} << 30);
-  rlimit space{};
-  getrlimit(RLIMIT_AS, &space);
-  space.rlim_cur = std::min(most, space.rlim_max);
-  setrlimit(RLIMIT_AS, &space);
-#endif
 }
 
 template <class Op>
@@ -83,7 +40,7 @@ struct Work {
 // about more rows: four times slower at few rows, where another way of reading the weights may yet win, one and a half
 // times at many. Of long runs few are enough, and one shows who is clearly slower.
 template <class Op>
-void race(Trial<Op>& trial, std::vector<Work<Op>>& works, gpu::Stream* gpu, Pipe& pipe) {
+void race(Trial<Op>& trial, std::vector<Work<Op>>& works, gpu::Stream* gpu, ChildPipe& pipe) {
   constexpr size_t kRounds = 9, kLeastRounds = 3;
   constexpr double kBudgetUs = 2'000, kLongUs = 4'000, kLongestUs = 250'000;
   constexpr int kManyRows = 256;
@@ -181,7 +138,7 @@ Verdict verdict_of(F&& prove) {
 
 template <class Problem>
 void work_on(const Problem& problem, const json& entries, const Candidates& candidates, const Device& device,
-             TrialContext context, Pipe& pipe) {
+             TrialContext context, ChildPipe& pipe) {
   using Op = OpOf<Problem>;
   std::vector<Work<Op>> works;
   for (const json& e : entries) {
@@ -233,27 +190,14 @@ void work_on(const Problem& problem, const json& entries, const Candidates& cand
     if (w.time) pipe.send({{"timed", w.id}, {"us", w.us}});
 }
 
-json next_line() {
-  std::string line;
-  while (std::getline(std::cin, line)) {
-    if (line.empty()) continue;
-    json parsed = json::parse(line, nullptr, false);
-    if (parsed.is_discarded() || !parsed.is_object())
-      fail(Code::kInvalidRequest,
-           fmt::format("prove --child: a line of standard input is no JSON object: {:.80}", line));
-    return parsed;
-  }
-  return {};
-}
-
 }  // namespace
 
 int prove_child(const Candidates& candidates) {
-  Pipe pipe;
-  const json head = next_line();
+  ChildPipe pipe;
+  const json head = next_job("prove --child");
   if (head.is_null()) fail(Code::kInvalidRequest, "prove --child: reads problems from standard input, got none");
   const int gpu_index = head.value("gpu", -1);
-  limit_self(gpu_index >= 0);
+  limit_child(gpu_index >= 0);
   Device device = this_cpu();
   std::unique_ptr<gpu::Stream> gpu;
   if (gpu_index >= 0) {
@@ -266,7 +210,7 @@ int prove_child(const Candidates& candidates) {
   const TrialContext context{
       .team = &team, .seed = head.value("seed", uint64_t{1}), .alive = [&pipe] { pipe.alive(); }, .gpu = gpu.get()};
   pipe.send({{"hello", true}});
-  for (json job = next_line(); !job.is_null(); job = next_line()) {
+  for (json job = next_job("prove --child"); !job.is_null(); job = next_job("prove --child")) {
     const AnyProblem problem = problem_from_json(job.at("problem"));
     std::visit([&](const auto& p) { work_on(p, job.at("entries"), candidates, device, context, pipe); }, problem);
   }

@@ -10,12 +10,12 @@ namespace {
 
 constexpr int kWidest = 16'384;  // a wider weight is proved and timed on its first rows
 
-LinearProblem cut(LinearProblem p) {
+}  // namespace
+
+LinearProblem proved_part(LinearProblem p) {
   if (p.out > kWidest) p.out = kWidest / 2 + p.out % 1024;
   return p;
 }
-
-}  // namespace
 
 template <>
 struct Trial<LinearOp>::State {
@@ -46,7 +46,7 @@ Trial<LinearOp>::~Trial() = default;
 template <>
 Trial<LinearOp>::Trial(const LinearProblem& whole, const TrialContext& context) : state_(std::make_unique<State>()) {
   State& s = *state_;
-  s.problem = cut(whole);
+  s.problem = proved_part(whole);
   s.context = context;
   s.work = int64_t{s.problem.in} * s.problem.out;
   const int budget = static_cast<int>(std::clamp<int64_t>(context.work / 2 / s.work, 90, 400));

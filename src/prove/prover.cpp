@@ -20,6 +20,7 @@
 #include "prove/candidates.h"
 #include "prove/problem_json.h"
 #include "prove/store.h"
+#include "prove/tune.h"
 
 namespace mettle {
 namespace {
@@ -311,6 +312,7 @@ ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& opti
     report.entries.push_back(items[i].entry);
   }
   store.save();
+  if (options.tuned) apply_tuning(folder, options.threads, report);
   return report;
 }
 

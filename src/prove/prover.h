@@ -41,6 +41,7 @@ struct ProveOptions {
   std::string cache_folder;  // "" = default_cache_folder(); "none" = keep nothing
   bool reprove = false;      // ignore kept verdicts
   bool time = true;          // measure per bucket
+  bool tuned = true;         // times of `mettle tune` take the place of those of the proof where there are any
   std::string only_op, only_backend;  // filters; empty = all
   // Proofs and timings that are done, of those to be done; the entry whose turn it is. Not called when all is kept.
   std::function<void(size_t done, size_t total, const ProofEntry& current)> on_progress;

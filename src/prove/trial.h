@@ -122,4 +122,7 @@ Verdict prove_packing(const std::string& name, const PackedMatrix& packed, const
 
 std::vector<int> iota_rows(int rows);
 
+// A very wide weight is proved and timed on its first rows: the problem of that part.
+LinearProblem proved_part(LinearProblem problem);
+
 }  // namespace mettle

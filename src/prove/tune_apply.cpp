@@ -1,0 +1,56 @@
+// Tuned times in a proof report: what choose() then takes.
+#include <algorithm>
+#include <cmath>
+
+#include "prove/tune.h"
+#include "prove/tune_store.h"
+
+namespace mettle {
+
+double us_at(const ProofEntry& entry, size_t bucket) {
+  for (size_t b = bucket + 1; b-- > 0;)
+    if (entry.us[b] > 0) return entry.us[b] * kRowBuckets[bucket] / kRowBuckets[b];
+  return 0;
+}
+
+bool clearly_faster(const TunedTime& other, const TunedTime& untuned) {
+  constexpr double kLeastGain = 0.01;
+  constexpr double kOfMedian = 1.2533;  // standard error of a median, of a normal distribution's mean
+  const auto error = [](const TunedTime& t) { return kOfMedian * t.noise * t.us / std::sqrt(std::max(t.samples, 1)); };
+  const double gain = untuned.us - other.us;
+  return gain > kLeastGain * untuned.us && gain > 2 * std::hypot(error(other), error(untuned));
+}
+
+void apply_units(std::span<const TunedUnit> units, ProofReport& report) {
+  std::vector<const TunedUnit*> sorted;
+  for (const TunedUnit& u : units) sorted.push_back(&u);
+  // A bucket that was not timed is reckoned from those before it.
+  std::stable_sort(sorted.begin(), sorted.end(),
+                   [](const TunedUnit* a, const TunedUnit* b) { return a->bucket < b->bucket; });
+  const auto entry_of = [&](const TunedUnit& u, const TunedTime& t) -> ProofEntry* {
+    for (ProofEntry& e : report.entries)
+      if (e.op == u.op && e.problem == u.problem && e.backend == t.backend && e.tactic == t.tactic)
+        return e.verdict.ok() ? &e : nullptr;
+    return nullptr;
+  };
+  for (const TunedUnit* u : sorted) {
+    ProofEntry* chosen = entry_of(*u, u->chosen);
+    if (chosen == nullptr || u->bucket >= kRowBuckets.size()) continue;
+    for (const TunedTime& t : u->times)
+      if (ProofEntry* e = entry_of(*u, t); e != nullptr) e->us[u->bucket] = t.us;
+    chosen->us[u->bucket] = u->chosen.us;
+    // The choice was made on a comparison of its own: no other time may undo it.
+    for (ProofEntry& e : report.entries) {
+      if (&e == chosen || e.op != u->op || e.problem != u->problem || !e.verdict.ok()) continue;
+      const double us = us_at(e, u->bucket);
+      if (us > 0 && us <= u->chosen.us) e.us[u->bucket] = std::nextafter(u->chosen.us, 1e300);
+    }
+  }
+}
+
+void apply_tuning(const std::string& cache_folder, int threads, ProofReport& report) {
+  const std::vector<TunedUnit> units = TuningStore(cache_folder, tuning_identity(report.where, threads)).load();
+  if (!units.empty()) apply_units(units, report);
+}
+
+}  // namespace mettle
