@@ -2,12 +2,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cerrno>
+#include <chrono>
 #include <cstdio>
 #include <cstring>
+#include <ctime>
 #include <filesystem>
-#include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file_map.h"
@@ -17,19 +17,20 @@
 #include "checkpoint/weight_source.h"
 #include "cli/model_flags.h"
 #include "models/registry.h"
+#include "ops/cuda/targets.h"
 #include "ops/verdict.h"
 #include "prove/prover.h"
+#include "prove/report.h"
+#include "prove/store.h"
 #include "tensor/gpu.h"
 
 namespace mettle {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
 struct ProveArguments {
-  std::string model, op, backend, json, device = "auto", load_format = "auto";
+  std::string model, op, backend, json, html, device = "auto", load_format = "auto";
   int threads = 0;
-  bool reprove = false, child = false;
+  bool reprove = false, child = false, forget = false, all = false;
 };
 
 constexpr const char* kOps[] = {"embed", "join", "linear", "moe", "attention", "gdn", "sample"};
@@ -53,61 +54,6 @@ std::vector<std::string> backend_names(const std::string& op = {}) {
   return names;
 }
 
-Colour colour_of(const ProofEntry& e) {
-  if (e.verdict.ok()) return Colour::kGreen;
-  return info_of(e.verdict.code).refusal ? Colour::kYellow : Colour::kRed;
-}
-
-std::string table_of(const ProofReport& report, bool colour) {
-  Table table({"op", "backend", "tactic", "verdict", "error/bound", "comparisons", "ms"});
-  for (const ProofEntry& e : report.entries) {
-    const bool judged = e.comparisons > 0;
-    table.add({e.op, e.backend, e.tactic.empty() ? "-" : e.tactic, std::string(name_of(e.verdict.code)),
-               judged ? fmt::format("{:.2g}/{:g}", e.max_error, e.bound) : "-",
-               judged ? fmt::format("{}", e.comparisons) : "-", e.cached ? "cached" : fmt::format("{:.0f}", e.ms)});
-  }
-  std::string text = table.text({4, 5, 6});
-  if (!colour) return text;
-  // Paint the verdicts: the lines after the heading stand in the order of the entries.
-  std::string painted;
-  size_t line = 0, at = 0;
-  while (at < text.size()) {
-    const size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
-    std::string row = text.substr(at, end - at);
-    if (line > 0 && line <= report.entries.size()) {
-      const ProofEntry& e = report.entries[line - 1];
-      const std::string name(name_of(e.verdict.code));
-      if (const size_t place = row.find(name); place != std::string::npos)
-        row.replace(place, name.size(), paint(colour_of(e), name, true));
-    }
-    painted += row;
-    at = end;
-    ++line;
-  }
-  return painted;
-}
-
-std::string json_of(const ProofReport& report) {
-  Json results = Json::array();
-  for (const ProofEntry& e : report.entries)
-    results.push_back({{"op", e.op},
-                       {"backend", e.backend},
-                       {"tactic", e.tactic},
-                       {"problem", e.problem},
-                       {"verdict", name_of(e.verdict.code)},
-                       {"have", e.verdict.have},
-                       {"need", e.verdict.need},
-                       {"sentence", e.verdict.sentence},
-                       {"remedy", e.verdict.remedy},
-                       {"max_error", e.max_error},
-                       {"bound", e.bound},
-                       {"comparisons", e.comparisons},
-                       {"cases", e.cases},
-                       {"ms", e.ms}});
-  const Json all = {{"device", report.device}, {"build", report.build}, {"results", results}};
-  return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
-}
-
 void print_failures(const ProofReport& report, bool colour) {
   for (const ProofEntry& e : report.entries) {
     if (e.verdict.ok() || info_of(e.verdict.code).refusal) continue;
@@ -129,7 +75,53 @@ void write_results(const std::string& path, const std::string& text) {
   if (!written || !closed) fail(Code::kDevice, fmt::format("{}: cannot write: {}", path, std::strerror(errno)));
 }
 
+// Said before minutes of proofs, not after.
+void check_writable(const std::string& path) {
+  if (path.empty()) return;
+  std::error_code ec;
+  const std::filesystem::path folder = std::filesystem::absolute(path, ec).parent_path();
+  if (std::filesystem::is_directory(path, ec)) fail(Code::kDevice, fmt::format("{}: cannot write: is a folder", path));
+  if (!std::filesystem::is_directory(folder, ec))
+    fail(Code::kDevice, fmt::format("{}: cannot write: there is no folder {}", path, folder.string()));
+}
+
+std::string now_text() {
+  const std::time_t now = std::time(nullptr);
+  std::tm parts{};
+  gmtime_r(&now, &parts);
+  char text[64];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%d %H:%M UTC", &parts)};
+}
+
+std::string page_of(const ProofReport& report, const ModelFolder& folder, std::span<const AnyProblem> problems,
+                    double seconds, int threads) {
+  ReportPage page{.report = report, .choices = serving_choices(report, problems)};
+  page.program = cuda_targets().empty() ? "no CUDA code" : fmt::format("CUDA code for {}", cuda_targets());
+  page.model = folder.name;
+  page.architecture = find_model_entry(folder.config).name;
+  page.made = now_text();
+  page.seconds = seconds;
+  page.threads = threads;
+  return report_html(page);
+}
+
+int forget(const ProveArguments& a) {
+  const std::string folder = default_cache_folder();
+  const auto files =
+      a.all ? VerdictStore::forget_all(folder) : VerdictStore(folder, build_id(), find_device(a.device)).forget();
+  for (const VerdictStore::Forgotten& f : files)
+    fmt::print("forgotten: {}\n  {}, {} bytes\n", f.path,
+               f.identity.empty() ? "a damaged file or one of another version"
+                                  : fmt::format("{} verdicts of {}", f.verdicts, f.identity),
+               f.bytes);
+  if (files.empty())
+    fmt::print("nothing is kept in {}/verdicts{}\n", folder, a.all ? "" : " for this build and device");
+  return 0;
+}
+
 int run(const ProveArguments& a) {
+  check_writable(a.json);
+  check_writable(a.html);
   const auto begin = std::chrono::steady_clock::now();
   const ModelFolder folder = open_model_folder(find_model(a.model));
   const Device device = find_device(a.device);
@@ -150,13 +142,13 @@ int run(const ProveArguments& a) {
   ProofReport report;
   {
     std::unique_ptr<Progress> bar;
-    options.on_progress = [&bar](size_t done, size_t total, const ProofEntry& latest) {
+    options.on_progress = [&bar](size_t done, size_t total, const ProofEntry& current) {
       if (bar == nullptr) bar = std::make_unique<Progress>("proving", total);
-      bar->set(done, fmt::format("{} {} {}", latest.op, latest.backend, latest.tactic));
+      bar->set(done, fmt::format("{} {} {}", current.op, current.backend, current.tactic));
     };
     report = prove(problems, options);
   }
-  fmt::print("{}", table_of(report, wants_colour(1)));
+  fmt::print("{}", report_table(report, wants_colour(1)));
   const bool ok = all_proved(report);
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   size_t proved = 0;
@@ -164,7 +156,8 @@ int run(const ProveArguments& a) {
   fmt::print("\n{} of {} proved on {} in {:.1f} s{}\n", proved, report.entries.size(), report.device, seconds,
              ok ? "" : "; not every op has a proved backend, or a backend failed");
   print_failures(report, wants_colour(2));
-  if (!a.json.empty()) write_results(a.json, json_of(report));
+  if (!a.json.empty()) write_results(a.json, report_json(report));
+  if (!a.html.empty()) write_results(a.html, page_of(report, folder, problems, seconds, options.threads));
   return ok ? 0 : 1;
 }
 
@@ -175,26 +168,36 @@ int command_prove(int argc, char** argv) {
   CLI::App app(
       "Proves every backend for every op of a model on this machine: each runs in a child process on cases of\n"
       "the model's shapes and is judged against float64 code. Exit code 0 when every op has a proved backend\n"
-      "and no backend that supports its problem failed, else 1.",
+      "and no backend that supports its problem failed, else 1. Verdicts are kept by build and device.",
       "mettle prove");
   app.footer(
       "Examples:\n  mettle prove\n  mettle prove models/mettle-tiny --op moe --json proof.json\n"
-      "  METTLE_CPU_ISA=avx2 mettle prove --reprove");
+      "  mettle prove --html proofs.html\n  METTLE_CPU_ISA=avx2 mettle prove --reprove\n  mettle prove --forget");
   app.add_option("MODEL", a.model, "folder or name of a model; the embedded one when left out")->check(not_empty());
   app.add_option("--op", a.op, "only this op")
       ->check(CLI::IsMember(std::vector<std::string>(std::begin(kOps), std::end(kOps))));
   app.add_option("--backend", a.backend, "only this backend")->check(CLI::IsMember(backend_names()));
   app.add_option("--json", a.json, "also write the results to this file")->check(not_empty());
+  app.add_option("--html", a.html, "also write a page with verdicts, errors, refusals and times: one file, no network")
+      ->check(not_empty());
   app.add_option("--threads", a.threads, "threads that serving will use; part of the timing")
       ->check(CLI::Range(1, 1024));
   app.add_option("--device", a.device, "cpu, cuda, cuda:N, or auto: a GPU when there is one")->capture_default_str();
   app.add_option("--load-format", a.load_format, "auto: formats from the checkpoint; dummy: from config.json alone")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
-  app.add_flag("--reprove", a.reprove, "ignore kept verdicts");
+  CLI::Option* reprove = app.add_flag("--reprove", a.reprove, "ignore kept verdicts");
+  CLI::Option* forget_flag = app.add_flag("--forget", a.forget,
+                                          "prove nothing: delete the kept verdicts of this build and device, and say "
+                                          "what was deleted");
+  for (const char* other : {"MODEL", "--op", "--backend", "--json", "--html", "--threads", "--load-format"})
+    forget_flag->excludes(app.get_option(other));
+  forget_flag->excludes(reprove);
+  app.add_flag("--all", a.all, "with --forget: those of all builds and devices")->needs(forget_flag);
   app.add_flag("--child", a.child, "work through problems from standard input (what the parent starts)")->group("");
   if (const int code = parse_arguments(app, argc, argv); code >= 0) return code;
-  return a.child ? prove_child() : run(a);
+  if (a.child) return prove_child();
+  return a.forget ? forget(a) : run(a);
 }
 
 }  // namespace mettle

@@ -1,0 +1,48 @@
+// What came of the proofs, for people and machines: a table, JSON, and a page that stands alone.
+#pragma once
+#include <array>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "prove/prover.h"
+
+namespace mettle {
+
+// One line per entry, aligned; with `colour` the verdicts are painted.
+std::string report_table(const ProofReport& report, bool colour);
+std::string report_json(const ProofReport& report);
+
+// What serves a problem at each row bucket; "" where nothing may.
+struct ServingChoice {
+  std::string problem;
+  std::array<std::string, kRowBuckets.size()> backend, tactic;
+  bool operator==(const ServingChoice&) const = default;
+};
+// As choose() answers it, one for each problem of the report, in its order.
+std::vector<ServingChoice> serving_choices(const ProofReport& report, std::span<const AnyProblem> problems);
+
+// How much of what this machine can do a call of that entry at that bucket reaches: 0..1 and more, 0: not known.
+struct CeilingShare {
+  double bytes = 0, flops = 0;
+};
+
+struct ReportPage {
+  ProofReport report;
+  std::vector<ServingChoice> choices;
+  std::string program, model, architecture;  // "mettle 1.0"; what a model's files say is not trusted
+  std::string made;                          // date and time
+  double seconds = 0;
+  int threads = 1;
+  std::string ceiling;                                                  // "21 GB/s, 70 GFLOP/s"; "": not known
+  std::function<CeilingShare(const ProofEntry&, size_t bucket)> share;  // may be empty
+};
+// One HTML file without scripts, that loads nothing: every text escaped, order as in the report.
+std::string report_html(const ReportPage& page);
+
+// Text as HTML shows it: markup escaped; control characters, text-direction marks and what is no UTF-8 become U+FFFD;
+// cut behind `most` code points.
+std::string html_text(std::string_view text, size_t most = 4000);
+
+}  // namespace mettle
