@@ -1,18 +1,10 @@
 // linear, CUDA "mma": the few-row kernel. See linear_mma.h.
 #include "ops/cuda/linear_mma.h"
 
-#include "ops/cuda/support.h"
-#include "ops/linear.h"
+#include "ops/cuda/linear_support.h"
 
 namespace mettle {
 namespace {
-
-Verdict supports(const LinearProblem& p, const Device& device) {
-  if (Verdict v = cuda_device(device, 80); !v.ok()) return v;
-  if (Verdict v = cuda_activation(p.activation); !v.ok()) return v;
-  if (Verdict v = cuda_weight("weight", p.format, p.in); !v.ok()) return v;
-  return cuda_built();
-}
 
 #if METTLE_CUDA
 void run(const Tactic&, const LinearArgs& a, Stream& stream) {
@@ -32,7 +24,7 @@ const Backend<LinearOp> linear_cuda_mma = {
     .numerics = {},
     .layout = Layout::kP64,
     .kind = DeviceKind::kCuda,
-    .supports = supports,
+    .supports = cuda_linear,
     .tactics = [](const LinearProblem&, const Device&) { return std::vector<Tactic>{{.name = "mma"}}; },
     .workspace = [](const Tactic&, const LinearProblem&, int, int) { return size_t{0}; },
 #if METTLE_CUDA

@@ -1,18 +1,10 @@
 // linear on a GPU, reference: one plain float32 product.
 #include "ops/cpu/reference_math.h"
+#include "ops/cuda/linear_support.h"
 #include "ops/cuda/reference_product.h"
-#include "ops/cuda/support.h"
-#include "ops/linear.h"
 
 namespace mettle {
 namespace {
-
-Verdict supports(const LinearProblem& p, const Device& device) {
-  if (Verdict v = cuda_device(device, 80); !v.ok()) return v;
-  if (Verdict v = cuda_activation(p.activation); !v.ok()) return v;
-  if (Verdict v = cuda_weight("weight", p.format, p.in); !v.ok()) return v;
-  return cuda_built();
-}
 
 #if METTLE_CUDA
 void run(const Tactic&, const LinearArgs& a, Stream& stream) {
@@ -28,7 +20,7 @@ const Backend<LinearOp> linear_cuda_reference = {
     .numerics = {},
     .layout = Layout::kP64,
     .kind = DeviceKind::kCuda,
-    .supports = supports,
+    .supports = cuda_linear,
     .tactics = [](const LinearProblem&, const Device&) { return reference::plain_tactic(); },
     .workspace = [](const Tactic&, const LinearProblem&, int, int) -> size_t { return 0; },
 #if METTLE_CUDA

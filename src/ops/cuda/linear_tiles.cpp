@@ -1,18 +1,10 @@
 // linear, CUDA "tiles": many rows. See mma_tiles.h and wgmma_tiles.h.
+#include "ops/cuda/linear_support.h"
 #include "ops/cuda/mma_tiles.h"
-#include "ops/cuda/support.h"
 #include "ops/cuda/wgmma_tiles.h"
-#include "ops/linear.h"
 
 namespace mettle {
 namespace {
-
-Verdict supports(const LinearProblem& p, const Device& device) {
-  if (Verdict v = cuda_device(device, 80); !v.ok()) return v;
-  if (Verdict v = cuda_activation(p.activation); !v.ok()) return v;
-  if (Verdict v = cuda_weight("weight", p.format, p.in); !v.ok()) return v;
-  return cuda_built();
-}
 
 #if METTLE_CUDA
 void run(const Tactic& tactic, const LinearArgs& a, Stream& stream) {
@@ -35,7 +27,7 @@ const Backend<LinearOp> linear_cuda_tiles = {
     .numerics = {},
     .layout = Layout::kP64,
     .kind = DeviceKind::kCuda,
-    .supports = supports,
+    .supports = cuda_linear,
     .tactics = [](const LinearProblem&, const Device& device) { return cuda::tile_tactics(device); },
     .workspace = [](const Tactic&, const LinearProblem&, int, int) { return size_t{0}; },
 #if METTLE_CUDA

@@ -3,7 +3,7 @@
 
 #include "ops/cpu/reference_math.h"
 #include "ops/cuda/moe_reference.h"
-#include "ops/cuda/support.h"
+#include "ops/cuda/moe_support.h"
 
 namespace mettle {
 namespace {
@@ -27,13 +27,7 @@ Verdict supports(const MoeProblem& p, const Device& device) {
     return refuse(VerdictCode::kShapeUnsupported, fmt::format("top_k {}", p.top_k),
                   fmt::format("1..{} experts", p.experts));
   if (Verdict v = cuda_activation(p.activation); !v.ok()) return v;
-  if (Verdict v = cuda_weight("router", p.router_format, p.hidden); !v.ok()) return v;
-  if (Verdict v = cuda_weight("gate_up", p.format, p.hidden); !v.ok()) return v;
-  if (Verdict v = cuda_weight("down", p.format, p.width); !v.ok()) return v;
-  if (p.shared_width > 0) {
-    if (Verdict v = cuda_weight("shared gate_up", p.shared_format, p.hidden); !v.ok()) return v;
-    if (Verdict v = cuda_weight("shared down", p.shared_format, p.shared_width); !v.ok()) return v;
-  }
+  if (Verdict v = cuda_moe_weights(p); !v.ok()) return v;
   return cuda_built();
 }
 
