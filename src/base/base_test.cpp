@@ -8,24 +8,19 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
+#include <set>
 
 #include "base/error.h"
 #include "base/file_map.h"
 #include "base/subprocess.h"
+#include "base/temporary_folder.h"
 #include "base/terminal.h"
 #include "base/thread_team.h"
 
 namespace mettle {
 namespace {
-
-std::string temporary_file(const std::string& content) {
-  std::string path = testing::TempDir() + "/mettle_base_XXXXXX";
-  const int fd = mkstemp(path.data());
-  EXPECT_EQ(write(fd, content.data(), content.size()), static_cast<ssize_t>(content.size()));
-  close(fd);
-  return path;
-}
 
 SubprocessResult shell(const std::string& script, SubprocessOptions options = {}) {
   options.argv = {"/bin/sh", "-c", script};
@@ -33,16 +28,18 @@ SubprocessResult shell(const std::string& script, SubprocessOptions options = {}
 }
 
 TEST(FileMap, ReadsAFileAndRefusesWhatIsNone) {
-  const std::string path = temporary_file("hello");
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", "hello");
   EXPECT_EQ(read_file(path, 5), "hello");
   EXPECT_THROW(read_file(path, 4), Error);
   EXPECT_THROW(FileMap("/no/such/file"), Error);
-  EXPECT_THROW(FileMap("/tmp"), Error);
-  EXPECT_EQ(read_file(temporary_file(""), 10), "");
+  EXPECT_THROW(FileMap{folder.path()}, Error);
+  EXPECT_EQ(read_file(folder.write("empty", ""), 10), "");
 }
 
 TEST(FileMap, AFileThatShrinksIsAnErrorNotACrash) {
-  const std::string path = temporary_file(std::string(3 * 4096, 'x'));
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", std::string(3 * 4096, 'x'));
   const FileMap map(path);
   ASSERT_EQ(map.data()[0], 'x');
   ASSERT_EQ(truncate(path.c_str(), 4096), 0);
@@ -56,10 +53,16 @@ TEST(FileMap, AFileThatShrinksIsAnErrorNotACrash) {
 }
 
 TEST(FileMap, WritesAtomicallyAndLeavesNothingBehindOnFailure) {
-  const std::string path = temporary_file("old");
+  const TemporaryFolder folder;
+  const std::string path = folder.write("file", "old");
   write_file_atomically(path, "new");
   EXPECT_EQ(read_file(path, 10), "new");
   EXPECT_THROW(write_file_atomically("/proc/none/file", "x"), Error);
+  folder.write("folder/inside", "");
+  EXPECT_THROW(write_file_atomically(folder / "folder", "x"), Error);  // fails at its last step
+  std::set<std::string> left;
+  for (const auto& entry : std::filesystem::directory_iterator(folder.path())) left.insert(entry.path().filename());
+  EXPECT_EQ(left, (std::set<std::string>{"file", "folder"}));
 }
 
 TEST(ThreadTeam, EveryMemberRunsOnceAndErrorsComeBack) {

@@ -1,7 +1,6 @@
-// For tests: temporary folders, safetensors files built tensor by tensor, and a look at the error something fails with.
+// For tests: safetensors files built tensor by tensor, and a look at the error something fails with.
 #pragma once
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <bit>
 #include <cstdint>
@@ -15,28 +14,10 @@
 #include <vector>
 
 #include "base/error.h"
+#include "base/temporary_folder.h"
 #include "tensor/dtype.h"
 
 namespace mettle {
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "mettle_checkpoint_XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  const std::string& path() const { return path_; }
-  std::string write(const std::string& name, const std::string& content) const {
-    const std::filesystem::path file = std::filesystem::path(path_) / name;
-    std::filesystem::create_directories(file.parent_path());
-    std::ofstream(file, std::ios::binary) << content;
-    return file.string();
-  }
-
- private:
-  std::string path_;
-};
 
 class ToyCheckpoint {
  public:

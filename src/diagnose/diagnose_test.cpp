@@ -2,21 +2,18 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
 #include "base/file_map.h"
+#include "base/temporary_folder.h"
 #include "diagnose/labelled_logs.h"
 #include "diagnose/signatures.h"
 
 namespace mettle::diagnose {
 namespace {
 
-namespace fs = std::filesystem;
 using testing::Contains;
 using testing::HasSubstr;
 using testing::Not;
@@ -25,12 +22,6 @@ Diagnosis of(const std::string& log, Options options = {}) {
   Diagnoser d(std::move(options));
   d.read_text(log, "log");
   return d.finish();
-}
-
-std::string temporary(const std::string& name, const std::string& content) {
-  const fs::path path = fs::temp_directory_path() / ("diagnose_test_" + std::to_string(getpid()) + "_" + name);
-  std::ofstream(path) << content;
-  return path;
 }
 
 const char* const kServing =
@@ -54,15 +45,12 @@ TEST(Diagnose, WholeLogs) {
 }
 
 TEST(Diagnose, TheSelfTestFindsAWrongLabel) {
-  const fs::path folder = fs::temp_directory_path() / ("diagnose_labels_" + std::to_string(getpid()));
-  fs::create_directories(folder);
-  std::ofstream(folder / "a.log") << "RuntimeError: CUDA error: misaligned address\n";
-  std::ofstream(folder / "b.log") << kServing;
-  std::ofstream(folder / "c.log") << kServing;
-  std::ofstream(folder / "expected.json")
-      << R"({"a.log": {"cause": "KERNEL_FAULT", "line": 2}, "b.log": {"cause": "VRAM_OOM"}})";
-  const SelfTest t = test_folder(folder);
-  fs::remove_all(folder);
+  const TemporaryFolder folder;
+  folder.write("a.log", "RuntimeError: CUDA error: misaligned address\n");
+  folder.write("b.log", kServing);
+  folder.write("c.log", kServing);
+  folder.write("expected.json", R"({"a.log": {"cause": "KERNEL_FAULT", "line": 2}, "b.log": {"cause": "VRAM_OOM"}})");
+  const SelfTest t = test_folder(folder.path());
   EXPECT_EQ(t.cases, 3u);
   EXPECT_EQ(t.right, 0u);
   EXPECT_THAT(t.wrong, Contains("a.log: evidence must be line 2, is line 1"));
@@ -128,16 +116,17 @@ TEST(Diagnose, KilledIsNoOutOfMemoryKillWithoutAKernelLine) {
   ASSERT_EQ(bare.misleading.size(), 1u);
   EXPECT_THAT(bare.misleading[0].remark, HasSubstr("only SIGKILL"));
   EXPECT_THAT(bare.missing, Contains(HasSubstr("--dmesg")));
+  const TemporaryFolder folder;
   Options options;
-  options.dmesg = {
-      temporary("oom", "[ 1.000000] eth0: up\n[99.000000] Out of memory: Killed process 7 (python3) total-vm:9kB\n")};
+  options.dmesg = {folder.write(
+      "oom", "[ 1.000000] eth0: up\n[99.000000] Out of memory: Killed process 7 (python3) total-vm:9kB\n")};
   const Diagnosis oom = of(log, options);
   EXPECT_EQ(oom.cause, "HOST_OOM");
   EXPECT_EQ(oom.confidence, Confidence::kHigh);
   EXPECT_EQ(oom.phase, "load");
   EXPECT_EQ(oom.evidence[0].file, options.dmesg[0]);
   EXPECT_EQ(oom.evidence[0].line, 2u);
-  options.dmesg = {temporary("other", "[99.000000] Out of memory: Killed process 7 (chrome) total-vm:9kB\n")};
+  options.dmesg = {folder.write("other", "[99.000000] Out of memory: Killed process 7 (chrome) total-vm:9kB\n")};
   EXPECT_EQ(of(log, options).cause, "UNKNOWN");
   EXPECT_TRUE(of(kServing, options).healthy());
 }
@@ -149,10 +138,11 @@ TEST(Diagnose, ExitMinusNineAgainstTheKernelLog) {
   EXPECT_EQ(alone.cause, "HOST_OOM");
   EXPECT_EQ(alone.rank, "2");
   EXPECT_EQ(alone.confidence, Confidence::kMedium);
+  const TemporaryFolder folder;
   Options options;
-  options.dmesg = {temporary("clean", "[ 1.000000] eth0: up\n")};
+  options.dmesg = {folder.write("clean", "[ 1.000000] eth0: up\n")};
   EXPECT_EQ(of(log, options).cause, "UNKNOWN");
-  options.dmesg = {temporary("oom", "[99.000000] Out of memory: Killed process 7 (python3)\n")};
+  options.dmesg = {folder.write("oom", "[99.000000] Out of memory: Killed process 7 (python3)\n")};
   EXPECT_EQ(of(log, options).confidence, Confidence::kHigh);
 }
 
@@ -256,14 +246,12 @@ TEST(Diagnose, ClocksThatCannotBeComparedLeaveTheOrderOfTheLines) {
 }
 
 TEST(Diagnose, FilesOfAFolderAreOneRun) {
-  const fs::path folder = fs::temp_directory_path() / ("diagnose_ranks_" + std::to_string(getpid()));
-  fs::create_directories(folder);
-  std::ofstream(folder / "rank0.log") << "[2026-01-12 10:00:09 TP0] an illegal memory access was encountered\n";
-  std::ofstream(folder / "rank1.log") << "[2026-01-12 10:00:02 TP1] Could not find nvcc\n";
+  const TemporaryFolder folder;
+  folder.write("rank0.log", "[2026-01-12 10:00:09 TP0] an illegal memory access was encountered\n");
+  folder.write("rank1.log", "[2026-01-12 10:00:02 TP1] Could not find nvcc\n");
   Diagnoser d;
-  d.read_path(folder);
+  d.read_path(folder.path());
   const Diagnosis answer = d.finish();
-  fs::remove_all(folder);
   EXPECT_EQ(answer.cause, "NO_COMPILER");
   EXPECT_THAT(answer.evidence[0].file, HasSubstr("rank1.log"));
 }

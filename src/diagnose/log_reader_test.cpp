@@ -2,13 +2,13 @@
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>
-#include <unistd.h>
 #include <zlib.h>
 
 #include <filesystem>
 #include <fstream>
 
 #include "base/error.h"
+#include "base/temporary_folder.h"
 
 namespace mettle::diagnose {
 namespace {
@@ -17,18 +17,7 @@ namespace fs = std::filesystem;
 
 class LogReaderTest : public testing::Test {
  protected:
-  void SetUp() override {
-    folder_ = fs::temp_directory_path() / ("log_reader_test_" + std::to_string(getpid()));
-    fs::create_directories(folder_);
-  }
-  void TearDown() override { fs::remove_all(folder_); }
-
-  std::string write(const std::string& name, const std::string& content) {
-    const fs::path path = folder_ / name;
-    fs::create_directories(path.parent_path());
-    std::ofstream(path, std::ios::binary) << content;
-    return path;
-  }
+  std::string write(const std::string& name, const std::string& content) { return folder_.write(name, content); }
   std::string pack(const std::string& text) {
     z_stream z{};
     deflateInit2(&z, 6, Z_DEFLATED, 31, 8, Z_DEFAULT_STRATEGY);
@@ -65,7 +54,7 @@ class LogReaderTest : public testing::Test {
     return "no error";
   }
 
-  fs::path folder_;
+  TemporaryFolder folder_;
   std::vector<std::string> remarks_;
   using V = std::vector<std::string>;
 };

@@ -1,7 +1,6 @@
 // Damaged and hostile tokenizer.json: each is refused with the place and what stands there.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <nlohmann/json.hpp>
 
@@ -10,6 +9,7 @@
 #include <functional>
 
 #include "base/error.h"
+#include "base/temporary_folder.h"
 #include "text/tokenizer.h"
 
 namespace mettle {
@@ -220,9 +220,9 @@ TEST(TokenizerFile, TruncatedAnywhere) {
 }
 
 TEST(TokenizerFile, SizeAndAbsence) {
-  const std::string path = testing::TempDir() + "mettle_tokenizer_" + std::to_string(getpid()) + ".json";
+  const TemporaryFolder folder;
   expect_refused(std::string((64 << 20) + 1, ' '), "may have 67108864 bytes, got 67108865");
-  std::ofstream(path) << "{}";
+  const std::string path = folder.write("tokenizer.json", "{}");
   std::filesystem::resize_file(path, size_t{70} << 20);
   EXPECT_THROW(Tokenizer::from_file(path), Error);
   std::filesystem::remove(path);
