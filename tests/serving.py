@@ -12,6 +12,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 import unittest
 
 PROGRAM = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "build/mettle"
@@ -47,8 +48,17 @@ class Server:
         self.stop()
 
     def errors(self):
-        self.log.seek(0)
-        return self.log.read()
+        # Not by seek and read: the server writes where this file's position is, it is one for both.
+        size = os.fstat(self.log.fileno()).st_size
+        return os.pread(self.log.fileno(), size, 0).decode(errors="replace")
+
+    def wait_for_words(self, words, seconds=60):
+        """Returns when the server has said so on standard error."""
+        end = time.monotonic() + seconds
+        while words not in self.errors():
+            if not self.alive() or time.monotonic() > end:
+                raise AssertionError(f"no {words!r}; standard error:\n{self.errors()}")
+            time.sleep(0.01)
 
     def request(self, method, path, body=None, headers=None, timeout=120):
         """(status, headers, body bytes) of one request on its own connection."""

@@ -4,7 +4,10 @@
 
 #include <atomic>
 #include <cmath>
+#include <condition_variable>
 #include <fstream>
+#include <functional>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -30,6 +33,53 @@ SamplingParams endless(int max_tokens = 4000) {
   params.ignore_eos = true;
   return params;
 }
+
+// An engine whose steps stand before their sampling until they are let through: a test that is slow to submit or to
+// cancel never finds that its requests have ended by themselves.
+class SteppedEngine {
+ public:
+  // `sampling` is called by each step that is let through.
+  explicit SteppedEngine(EngineOptions options, std::function<void()> sampling = {}) : sampling_(std::move(sampling)) {
+    Probe probe;
+    probe.on_logits = [this](std::span<const ProbedRow>, const TensorView&) { pass(); };
+    engine_ = start_tiny(options, std::move(probe));
+  }
+  ~SteppedEngine() { let_all(); }
+  Engine* operator->() const { return engine_.get(); }
+  const Engine& operator*() const { return *engine_; }
+
+  void let(int64_t steps) {
+    const std::lock_guard lock(mutex_);
+    allowed_ += steps;
+    standing_ = false;
+    changed_.notify_all();
+  }
+  void let_all() { let(int64_t{1} << 40); }
+  // Returns when a step stands; everything of the steps before has been told.
+  void wait_for_step() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return standing_; });
+  }
+
+ private:
+  void pass() {
+    {
+      std::unique_lock lock(mutex_);
+      standing_ = allowed_ == 0;
+      changed_.notify_all();
+      changed_.wait(lock, [&] { return allowed_ > 0; });
+      --allowed_;
+    }
+    if (sampling_) sampling_();
+  }
+
+  std::function<void()> sampling_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  int64_t allowed_ = 0;
+  bool standing_ = false;
+  std::unique_ptr<Engine> engine_;
+};
 
 void expect_nothing_left(const Engine& engine) {
   const EngineStats s = engine.stats();
@@ -264,18 +314,20 @@ TEST(Engine, AFailedStepEndsItsRequestsAndNoOthers) {
 
 TEST(Engine, AFailedDeviceEndsEveryRequestAndTakesNoMore) {
   std::atomic<bool> fail_now{false};
-  Probe probe;
-  probe.on_logits = [&](std::span<const ProbedRow>, const TensorView&) {
-    if (fail_now) fail(Code::kDevice, "planted: device lost");
-  };
   EngineOptions options = tiny_options();
   options.max_running = 2;
-  const auto engine = start_tiny(options, std::move(probe));
-  std::vector<Reply> replies(4);  // two run, two wait
+  SteppedEngine engine(options, [&] {
+    if (fail_now) fail(Code::kDevice, "planted: device lost");
+  });
+  std::vector<Reply> replies(4);
   for (Reply& reply : replies) engine->submit(kSum, endless(), reply.listener());
-  replies[1].wait_for_tokens(1);
+  engine.let(3);
+  engine.wait_for_step();
+  EXPECT_EQ(engine->stats().running, 2);
+  EXPECT_EQ(engine->stats().waiting, 2);
   EXPECT_TRUE(engine->stats().healthy);
   fail_now = true;
+  engine.let_all();
   for (Reply& reply : replies) {
     EXPECT_EQ(reply.wait().finish, Finish::kError);
     EXPECT_THAT(reply.wait().error, HasSubstr("device lost"));
@@ -324,21 +376,18 @@ TEST(Engine, AFailedStepOfTwoRanksDoesNotHang) {
 }
 
 TEST(Engine, CancelTakesEffectWithinOneStep) {
-  Probe probe;
-  std::mutex gate;
-  probe.on_logits = [&](std::span<const ProbedRow>, const TensorView&) { const std::lock_guard wait(gate); };
-  const auto engine = start_tiny(tiny_options(), std::move(probe));
+  SteppedEngine engine(tiny_options());
   Reply reply;
   const uint64_t id = engine->submit(kSum, endless(), reply.listener());
-  reply.wait_for_tokens(3);
-  gate.lock();  // the next step stands before its sampling
-  const size_t before = reply.tokens().size();
+  engine.let(3);
+  engine.wait_for_step();
+  EXPECT_EQ(reply.tokens().size(), 3u);
   engine->cancel(id);
-  gate.unlock();
+  engine.let_all();
   EXPECT_EQ(reply.wait().finish, Finish::kCancelled);
-  EXPECT_LE(reply.tokens().size(), before + 1);
-  engine->cancel(id);        // again: ignored
-  engine->cancel(id + 100);  // never given out: ignored
+  EXPECT_EQ(reply.tokens().size(), 4u);  // one more of the step that stood
+  engine->cancel(id);                    // again: ignored
+  engine->cancel(id + 100);              // never given out: ignored
   expect_nothing_left(*engine);
   EXPECT_EQ(reply.finals(), 1);
 }
@@ -387,12 +436,13 @@ TEST(Engine, FullQueueIsBusy) {
   std::vector<Reply> replies(4);
   const OnToken first = replies[0].listener();
   EngineStats at_first_token;
-  const auto engine = start_tiny(options);
+  SteppedEngine engine(options);
   std::vector<uint64_t> ids;
   ids.push_back(engine->submit(kSum, endless(), [&](const TokenEvent& event) {
     if (event.token >= 0 && replies[0].tokens().empty()) at_first_token = engine->stats();
     first(event);
   }));
+  engine.let(1);
   replies[0].wait_for_tokens(1);
   EXPECT_EQ(at_first_token.running, 1);
   EXPECT_EQ(at_first_token.waiting, 0) << "a request that runs counts as waiting";
@@ -405,6 +455,7 @@ TEST(Engine, FullQueueIsBusy) {
     EXPECT_THAT(e.message, HasSubstr("2 requests wait, at most 2 may"));
   }
   for (const uint64_t id : ids) engine->cancel(id);
+  engine.let_all();
   for (size_t i = 0; i < 3; ++i) EXPECT_EQ(replies[i].wait().finish, Finish::kCancelled);
   EXPECT_EQ(replies[3].finals(), 0);
   expect_nothing_left(*engine);

@@ -1,12 +1,11 @@
-// What does not fit is refused with numbers, before anything is proved or loaded.
+// What does not fit, or what a device does not do, is refused with values, before anything is proved or loaded.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
-#include <filesystem>
-#include <fstream>
 #include <nlohmann/json.hpp>
 
+#include "base/temporary_folder.h"
 #include "engine/plan.h"
 #include "engine/test_support.h"
 #include "tensor/buffer.h"
@@ -16,7 +15,6 @@ namespace {
 
 using namespace mettle::testing;
 using ::testing::HasSubstr;
-namespace fs = std::filesystem;
 
 TEST(Memory, PlanThatDoesNotFitIsRefusedWithItsParts) {
   MemoryPlan plan;
@@ -41,6 +39,27 @@ TEST(Memory, PlanThatDoesNotFitIsRefusedWithItsParts) {
   }
 }
 
+TEST(DeviceOptions, WhatAGpuDoesNotDoIsRefusedByName) {
+  const auto refusal = [](auto change, DeviceKind device) {
+    EngineOptions options;
+    change(options);
+    try {
+      check_device_options(options, device);
+      return std::string();
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code, Code::kUnsupported);
+      return e.message;
+    }
+  };
+  const auto ranks = [](EngineOptions& o) { o.tp_size = 4; };
+  const auto deterministic = [](EngineOptions& o) { o.deterministic = true; };
+  EXPECT_EQ(refusal(ranks, DeviceKind::kCuda), "tp_size: must be 1 on a GPU, got 4");
+  EXPECT_THAT(refusal(deterministic, DeviceKind::kCuda), HasSubstr("deterministic: a GPU's kernels do not promise it"));
+  EXPECT_EQ(refusal([](EngineOptions&) {}, DeviceKind::kCuda), "");
+  EXPECT_EQ(refusal(ranks, DeviceKind::kCpu), "");
+  EXPECT_EQ(refusal(deterministic, DeviceKind::kCpu), "");
+}
+
 TEST(Memory, WhatIsAvailableIsSomeOfThisMachine) {
   EXPECT_GT(available_memory(), 0);
   EXPECT_LE(available_memory(), sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGE_SIZE));
@@ -59,16 +78,13 @@ class Asked : public UnprovedChoices {
 class Starts : public ::testing::Test {
  protected:
   void SetUp() override {
-    path_ = fs::temp_directory_path() / ("mettle-memory-" + std::to_string(getpid()));
-    fs::create_directories(path_);
-    options_.model_path = path_.string();
+    options_.model_path = folder_.path();
     options_.dummy_weights = true;
     options_.on_progress = [this](const std::string& phase, uint64_t, uint64_t) { phases_ += phase + " "; };
   }
-  void TearDown() override { fs::remove_all(path_); }
 
   std::string refusal() {
-    std::ofstream(path_ / "config.json") << config_;
+    folder_.write("config.json", config_.dump());
     const size_t before = buffer_bytes_in_use();
     try {
       start_probed(options_, {.choices = asked_});
@@ -99,7 +115,7 @@ class Starts : public ::testing::Test {
   EngineOptions options_;
   std::shared_ptr<Asked> asked_ = std::make_shared<Asked>();
   std::string phases_;
-  fs::path path_;
+  TemporaryFolder folder_;
 };
 
 TEST_F(Starts, WeightsBeyondMemoryAreRefusedBeforeProofs) {

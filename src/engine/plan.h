@@ -1,4 +1,4 @@
-// The memory plan: what goes where, before anything is read. Refuses, with numbers, what cannot work.
+// The plan: what the device can do, what goes where, before anything is read. Refuses, with numbers, what cannot work.
 #pragma once
 #include <cstdint>
 #include <span>
@@ -10,6 +10,9 @@
 namespace mettle {
 
 inline constexpr int kBlockSize = 16;  // positions of a paged block
+
+// Fails with kUnsupported, naming the option, when that kind of device does not do what is asked for.
+void check_device_options(const EngineOptions& options, DeviceKind device);
 
 struct CacheBytes {  // of all ranks together
   int64_t per_token = 0, per_slot = 0;

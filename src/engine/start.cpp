@@ -105,11 +105,7 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
                                                                      : open_weights(folder.path, folder.config);
   const Device device = find_device(options.device);
   const bool on_gpu = device.kind == DeviceKind::kCuda;
-  if (on_gpu && options.tp_size > 1)
-    fail(Code::kUnsupported, fmt::format("tp_size: must be 1 on a GPU, got {}", options.tp_size));
-  // Splits along the keys and tiles of products follow the step's rows and contexts there.
-  if (on_gpu && options.deterministic)
-    fail(Code::kUnsupported, "deterministic: a GPU's kernels do not promise it yet; use --device cpu or leave it out");
+  check_device_options(options, device.kind);
   Ranks ranks = make_ranks(options, device.kind, folder.config, *source);
   const ModelInfo model = ranks.models.front()->info();
   // More threads than cores only wait for each other: 1,024 of them on two cores never got to an answer.

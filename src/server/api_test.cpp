@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "base/temporary_folder.h"
 #include "server/canary.h"
 #include "server/fake_engine.h"
 #include "server/http_client.h"
@@ -498,10 +499,11 @@ TEST(Canary, WantsSoundAnswersOfAnyOtherModel) {
 }
 
 TEST(Canary, ReadsQuestionsFromAFile) {
-  const std::string path = testing::TempDir() + "/mettle_canary.jsonl";
-  write_file_atomically(path,
-                        "{\"prompt\":\"a\",\"expect\":\"b\"}\n\n{\"messages\":[{\"role\":\"user\",\"content\":\"c\"}],"
-                        "\"expect\":\"d\"}\n");
+  const TemporaryFolder folder;
+  const std::string path =
+      folder.write("canary.jsonl",
+                   "{\"prompt\":\"a\",\"expect\":\"b\"}\n\n{\"messages\":[{\"role\":\"user\",\"content\":\"c\"}],"
+                   "\"expect\":\"d\"}\n");
   EXPECT_EQ(read_canary_file(path).size(), 2u);
   FakeEngine engine(6144, 4096, [](const auto&, const auto&) { return FakeReply{tiny_ids("b"), kImEnd, {}}; });
   try {
@@ -511,10 +513,9 @@ TEST(Canary, ReadsQuestionsFromAFile) {
     EXPECT_NE(e.message.find("must be answered \"d\", got \"b\""), std::string::npos) << e.message;
   }
   for (const char* bad : {"", "{\"prompt\":\"a\"}", "{\"expect\":\"a\"}", "{", "{\"messages\":[],\"expect\":\"x\"}"}) {
-    write_file_atomically(path, bad);
+    folder.write("canary.jsonl", bad);
     EXPECT_THROW(read_canary_file(path), Error) << bad;
   }
-  ::unlink(path.c_str());
 }
 
 TEST(Canary, SaysThatDummyWeightsAreNotAsked) {

@@ -160,8 +160,7 @@ class Signals(unittest.TestCase):
                           b"Content-Length: %d\r\n\r\n" % len(body) + body)
                 s.recv(100)
                 server.process.send_signal(signal.SIGINT)
-                while "draining" not in server.errors():
-                    pass
+                server.wait_for_words("draining")
                 server.process.send_signal(signal.SIGINT)
                 self.assertEqual(server.process.wait(60), 128 + signal.SIGINT)
 

@@ -1,12 +1,11 @@
 // Arbitrary bytes as a log, whole and as a file: heads, wrappers, tracebacks, tables, gzip; the answer stays bounded.
-#include <unistd.h>
-
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <string_view>
 
 #include "base/error.h"
+#include "base/temporary_folder.h"
 #include "diagnose/diagnose.h"
 
 namespace {
@@ -36,7 +35,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   // As a file, where gzip is unpacked.
   if (size < 3 || data[0] != 0x1f) return 0;
-  static const std::string path = "/tmp/diagnose_fuzz_" + std::to_string(getpid());
+  static const mettle::TemporaryFolder folder;
+  static const std::string path = folder / "log";
   std::FILE* file = std::fopen(path.c_str(), "wb");
   if (file == nullptr) return 0;
   std::fwrite(data, 1, size, file);
@@ -48,6 +48,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const mettle::Error& error) {
     if (error.code != mettle::Code::kInvalidRequest || error.message.empty()) std::abort();
   }
-  unlink(path.c_str());
   return 0;
 }

@@ -2,7 +2,6 @@
 // have. First byte odd: the length of the header is put in front, so that mutations do not have to guess it; the header
 // ends at the first zero byte. First byte even: the bytes as they are.
 #include <stdlib.h>
-#include <unistd.h>
 
 #include <cstdint>
 #include <nlohmann/json.hpp>
@@ -10,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "base/temporary_folder.h"
 #include "checkpoint/file_weights.h"
 #include "checkpoint/module_tensors.h"
 
@@ -40,7 +40,8 @@ double read_all(mettle::WeightSource& source, const mettle::ModuleTensors& m) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   mettle::log::set_level(mettle::log::Level::kOff);
-  static const std::string path = "/tmp/mettle_safetensors_fuzz." + std::to_string(getpid());
+  static const mettle::TemporaryFolder folder;
+  static const std::string path = folder / "model.safetensors";
   FILE* f = fopen(path.c_str(), "wb");
   if (f == nullptr) abort();
   const std::string bytes = file_of(data, size);
@@ -65,6 +66,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } catch (const mettle::Error& error) {
     if (error.code == mettle::Code::kInternal) abort();
   }
-  unlink(path.c_str());
   return 0;
 }

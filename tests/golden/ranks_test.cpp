@@ -1,34 +1,26 @@
 // Tensor parallelism: the same logits whatever the number of ranks, and refusals with numbers.
-#include <filesystem>
-
+#include "base/temporary_folder.h"
 #include "golden_support.h"
 
 namespace mettle {
 namespace {
 
 using namespace mettle::testing;
-namespace fs = std::filesystem;
 
 // A folder that holds only a config: for dummy weights.
 class Config {
  public:
-  explicit Config(const nlohmann::json& config) {
-    static int count = 0;
-    path_ = fs::temp_directory_path() / ("mettle-ranks-" + std::to_string(getpid()) + "-" + std::to_string(count++));
-    fs::create_directories(path_);
-    std::ofstream(path_ / "config.json") << config;
-  }
-  ~Config() { fs::remove_all(path_); }
+  explicit Config(const nlohmann::json& config) { folder_.write("config.json", config.dump()); }
   EngineOptions options() const {
     EngineOptions options;
-    options.model_path = path_.string();
+    options.model_path = folder_.path();
     options.dummy_weights = true;
     options.activation = Activation::kF32;
     return options;
   }
 
  private:
-  fs::path path_;
+  TemporaryFolder folder_;
 };
 
 nlohmann::json qwen3_config() {
