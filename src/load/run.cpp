@@ -138,7 +138,8 @@ class Load {
   void work() {
     try {
       HttpClient client;
-      for (size_t unit; next(unit);) converse(client, units_[unit]);
+      bool fresh = true;
+      for (size_t unit; next(unit, fresh); fresh = false) converse(client, units_[unit]);
     } catch (...) {
       const std::lock_guard lock(mutex_);
       if (!failure_) failure_ = std::current_exception();
@@ -146,16 +147,16 @@ class Load {
     }
   }
 
-  // Waits until the next unit is due. One thread at a time takes a unit and waits for its time, the others behind it:
-  // whoever is free is the next client.
-  bool next(size_t& unit) {
+  // Takes the next unit and waits until it is due. Clients that are free have taken theirs before that, so a unit that
+  // a client comes to after it was due has waited for one, unless the client is `fresh`: then its thread began late.
+  bool next(size_t& unit, bool fresh) {
     std::unique_lock lock(mutex_);
     change_.wait(lock, [&] { return started_; });
     if (next_ >= units_.size()) return false;
     unit = next_++;
     if (options_.arrival == Arrival::kClosed) return true;
     const auto due = start_ + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(due_[unit]));
-    if (Clock::now() > due + kTaken) {  // nobody was free to wait for it
+    if (!fresh && Clock::now() > due) {
       ++run_.held_back;
       return true;
     }
@@ -194,9 +195,6 @@ class Load {
     ++done_;
     if (options_.on_progress != nullptr) options_.on_progress(done_, prompts_.size());
   }
-
-  // A client that comes so much after a request was due was busy with another one.
-  static constexpr std::chrono::microseconds kTaken{500};
 
   const LoadOptions& options_;
   const std::vector<LoadPrompt>& prompts_;

@@ -32,7 +32,7 @@ struct Exchange {
   HttpReply reply;
   CURL* curl = nullptr;
   size_t header_bytes = 0, body_bytes = 0;
-  bool head_told = false, stopped = false, too_large = false;
+  bool head_whole = false, head_told = false, stopped = false, too_large = false;
 
   bool tell_head() {
     if (head_told) return true;
@@ -54,6 +54,7 @@ size_t on_header(char* data, size_t size, size_t count, void* self) {
     return 0;
   }
   if (line.starts_with("HTTP/")) exchange.reply.headers.clear();  // of the reply that counts, not of a redirect
+  exchange.head_whole = trimmed(line).empty();
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos) return line.size();
   std::string name(trimmed(line.substr(0, colon)));
@@ -90,14 +91,15 @@ int on_progress(void* self, curl_off_t, curl_off_t, curl_off_t, curl_off_t) {
   return 1;
 }
 
-HttpEnd end_of(CURLcode code) {
+HttpEnd end_of(CURLcode code, bool connected) {
   switch (code) {
     case CURLE_OK:
       return HttpEnd::kDone;
+    case CURLE_UNSUPPORTED_PROTOCOL:  // of the URL, or spoken by who answered
+      return connected ? HttpEnd::kCut : HttpEnd::kRefused;
     case CURLE_OPERATION_TIMEDOUT:
       return HttpEnd::kTimeout;
     case CURLE_URL_MALFORMAT:
-    case CURLE_UNSUPPORTED_PROTOCOL:
     case CURLE_COULDNT_RESOLVE_HOST:
     case CURLE_COULDNT_RESOLVE_PROXY:
     case CURLE_COULDNT_CONNECT:
@@ -191,12 +193,18 @@ HttpReply HttpClient::send(const HttpRequest& request) {
     list = curl_slist_append(list, fmt::format("{}: {}", name, value).c_str());
   set(CURLOPT_HTTPHEADER, list);
 
-  const CURLcode code = curl_easy_perform(curl);
+  CURLcode code = curl_easy_perform(curl);
   HttpReply& reply = exchange.reply;
+  if (code == CURLE_OK && !exchange.head_whole) {  // the library takes headers that end anywhere
+    code = CURLE_PARTIAL_FILE;
+    exchange.head_told = true;
+  }
   if (code == CURLE_OK && !exchange.tell_head()) exchange.stopped = true;
   long status = 0;
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
   reply.status = static_cast<int>(status);
+  long peer_port = 0;
+  curl_easy_getinfo(curl, CURLINFO_PRIMARY_PORT, &peer_port);
   const char* url = nullptr;
   curl_easy_getinfo(curl, CURLINFO_EFFECTIVE_URL, &url);
   reply.url = url != nullptr ? url : request.url;
@@ -204,7 +212,9 @@ HttpReply HttpClient::send(const HttpRequest& request) {
   set(CURLOPT_ERRORBUFFER, static_cast<char*>(nullptr));
   curl_slist_free_all(list);
 
-  reply.end = exchange.stopped ? HttpEnd::kStopped : exchange.too_large ? HttpEnd::kTooLarge : end_of(code);
+  reply.end = exchange.stopped     ? HttpEnd::kStopped
+              : exchange.too_large ? HttpEnd::kTooLarge
+                                   : end_of(code, peer_port > 0);
   if (reply.end == HttpEnd::kTooLarge)
     reply.error = fmt::format("{} {}: must have at most {} bytes of body and {} of headers", request.method,
                               request.url, request.body_limit, kMostHeaderBytes);
