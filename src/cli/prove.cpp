@@ -102,6 +102,8 @@ std::string page_of(const ProofReport& report, const ModelFolder& folder, std::s
   page.made = now_text();
   page.seconds = seconds;
   page.threads = threads;
+  page.problems.assign(problems.begin(), problems.end());
+  page.ceiling = probe_ceiling(report.where, threads);
   return report_html(page);
 }
 

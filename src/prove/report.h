@@ -1,11 +1,12 @@
 // What came of the proofs, for people and machines: a table, JSON, and a page that stands alone.
 #pragma once
 #include <array>
-#include <functional>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
+#include "prove/ceiling.h"
 #include "prove/prover.h"
 
 namespace mettle {
@@ -23,11 +24,6 @@ struct ServingChoice {
 // As choose() answers it, one for each problem of the report, in its order.
 std::vector<ServingChoice> serving_choices(const ProofReport& report, std::span<const AnyProblem> problems);
 
-// How much of what this machine can do a call of that entry at that bucket reaches: 0..1 and more, 0: not known.
-struct CeilingShare {
-  double bytes = 0, flops = 0;
-};
-
 struct ReportPage {
   ProofReport report;
   std::vector<ServingChoice> choices;
@@ -35,8 +31,8 @@ struct ReportPage {
   std::string made;                          // date and time
   double seconds = 0;
   int threads = 1;
-  std::string ceiling;                                                  // "21 GB/s, 70 GFLOP/s"; "": not known
-  std::function<CeilingShare(const ProofEntry&, size_t bucket)> share;  // may be empty
+  std::vector<AnyProblem> problems;  // what the times are held against the ceiling by
+  std::optional<Ceiling> ceiling;    // of this machine
 };
 // One HTML file without scripts, that loads nothing: every text escaped, order as in the report.
 std::string report_html(const ReportPage& page);

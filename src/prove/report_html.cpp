@@ -1,24 +1,17 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cmath>
 #include <map>
+#include <optional>
 
 #include "prove/report.h"
+#include "prove/report_parts.h"
 #include "prove/report_style.h"
 
 namespace mettle {
 namespace {
 
 constexpr size_t kBuckets = kRowBuckets.size();
-
-enum class State { kProved, kRefused, kFailed };
-
-State state_of(const ProofEntry& e) {
-  if (e.verdict.ok()) return State::kProved;
-  return info_of(e.verdict.code).refusal && e.verdict.code != VerdictCode::kUnproved ? State::kRefused : State::kFailed;
-}
-std::string_view class_of(State s) { return s == State::kProved ? "ok" : s == State::kRefused ? "refused" : "failed"; }
 
 std::string_view what_it_does(std::string_view op) {
   static const std::map<std::string_view, std::string_view> kWords = {
@@ -42,31 +35,20 @@ std::string count(uint64_t n) {
 std::string of_many(size_t n, std::string_view one) { return fmt::format("{} {}{}", n, one, n == 1 ? "" : "s"); }
 
 std::string duration(double us) {
+  if (us < 1) return fmt::format("{:.2f}\u202Fµs", us);
   if (us < 10) return fmt::format("{:.1f}\u202Fµs", us);
   if (us < 1000) return fmt::format("{:.0f}\u202Fµs", us);
   if (us < 10'000) return fmt::format("{:.1f}\u202Fms", us / 1e3);
   return us < 1e6 ? fmt::format("{:.0f}\u202Fms", us / 1e3) : fmt::format("{:.1f}\u202Fs", us / 1e6);
 }
 
-std::string sigmas(double x) {
-  if (x == 0) return "0";
-  if (x < 0.01) return "&lt;\u202F0.01";
-  if (x < 10) return fmt::format("{:.2g}", x);
-  return x < 1e5 ? fmt::format("{:.0f}", x) : x < 1e29 ? fmt::format("{:.0e}", x) : "∞";
-}
+std::string rate(double x) { return x < 10 ? fmt::format("{:.1f}", x) : fmt::format("{:.0f}", x); }
 
-std::string rows_of_bucket(size_t b) {
-  const int from = b == 0 ? 1 : kRowBuckets[b - 1] + 1;
-  return b + 1 == kBuckets        ? fmt::format("{}+", from)
-         : from == kRowBuckets[b] ? fmt::format("{}", from)
-                                  : fmt::format("{}–{}", from, kRowBuckets[b]);
-}
-
-// Part of what is allowed -> percent of the plot's width: up to the line in proportion, beyond it by powers of ten.
-constexpr double kLeft = 1.5, kLine = 72, kRight = 98.5, kDecades = 6;
-double place(double part) {
-  if (!(part > 1)) return kLeft + (kLine - kLeft) * std::max(part, 0.0);
-  return kLine + (kRight - kLine) * std::min(std::log10(part) / kDecades, 1.0);
+// "17–256": the row counts of these neighbours.
+std::string rows_of(size_t first, size_t last) {
+  const int from = first == 0 ? 1 : kRowBuckets[first - 1] + 1, to = kRowBuckets[last];
+  if (last + 1 == kBuckets) return fmt::format("{}+", from);
+  return from == to ? fmt::format("{}", from) : fmt::format("{}–{}", from, to);
 }
 
 class Page {
@@ -97,7 +79,7 @@ class Page {
   void put(fmt::format_string<A...> f, A&&... a) {
     fmt::format_to(std::back_inserter(out_), f, std::forward<A>(a)...);
   }
-  size_t number(State s) const { return states_[static_cast<size_t>(s)]; }
+  size_t number(ProofState s) const { return states_[static_cast<size_t>(s)]; }
 
   const ServingChoice* choice_of(const std::string& problem) const {
     for (const ServingChoice& c : page_.choices)
@@ -124,22 +106,22 @@ class Page {
   void summary() {
     const size_t bare = static_cast<size_t>(
         std::count_if(problems_.begin(), problems_.end(), [&](const auto& p) { return !served(p); }));
-    const size_t all = report_.entries.size(), fit = all - number(State::kRefused);
-    const bool well = all > 0 && number(State::kFailed) == 0 && bare == 0;
+    const size_t all = report_.entries.size(), fit = all - number(ProofState::kRefused);
+    const bool well = all > 0 && number(ProofState::kFailed) == 0 && bare == 0;
     std::string line;
     if (all == 0)
       line = "Nothing was to be proved.";
     else if (well)
       line = "Every backend that fits this device computes what the float64 code says, within what rounding explains.";
-    else if (number(State::kFailed) > 0)
-      line = fmt::format("{} failed and {} not serve.", of_many(number(State::kFailed), "tactic"),
-                         number(State::kFailed) == 1 ? "does" : "do");
+    else if (number(ProofState::kFailed) > 0)
+      line = fmt::format("{} failed and {} not serve.", of_many(number(ProofState::kFailed), "tactic"),
+                         number(ProofState::kFailed) == 1 ? "does" : "do");
     if (bare > 0)
       line += fmt::format("{}{} {} no proved backend.", line.empty() ? "" : " ", of_many(bare, "problem"),
                           bare == 1 ? "has" : "have");
     put("<header class=\"{}\">\n<p class=\"brand\">mettle <b>prove</b></p>\n<h1>{} of {} proved</h1>\n<p "
         "class=\"lead\">{}</p>\n<dl class=\"facts\">\n",
-        well ? "well" : "unwell", number(State::kProved), fit, line);
+        well ? "well" : "unwell", number(ProofState::kProved), fit, line);
     fact("model", page_.architecture.empty() ? page_.model : fmt::format("{} ({})", page_.model, page_.architecture));
     fact("device", report_.where.name == report_.device || report_.where.name.empty()
                        ? report_.device
@@ -150,17 +132,26 @@ class Page {
     fact("driver", report_.where.driver);
     fact("program", page_.program);
     fact("build", report_.build);
-    fact("ceiling", page_.ceiling);
+    if (page_.ceiling.has_value()) fact("ceiling", ceiling_words(*page_.ceiling));
     fact("made", page_.made);
     put("</dl>\n</header>\n<ul class=\"tiles\">\n");
-    tile(fmt::format("{}", number(State::kProved)), "proved", "ok");
-    tile(fmt::format("{}", number(State::kRefused)), "do not fit here", number(State::kRefused) > 0 ? "refused" : "");
-    tile(fmt::format("{}", number(State::kFailed)), "failed", number(State::kFailed) > 0 ? "failed" : "");
+    tile(fmt::format("{}", number(ProofState::kProved)), "proved", "ok");
+    tile(fmt::format("{}", number(ProofState::kRefused)), "do not fit here",
+         number(ProofState::kRefused) > 0 ? "refused" : "");
+    tile(fmt::format("{}", number(ProofState::kFailed)), "failed", number(ProofState::kFailed) > 0 ? "failed" : "");
     tile(count(comparisons_), "elements compared", "");
     tile(fmt::format("{}", cases_), "cases", "");
     tile(fmt::format("{:.1f}\u202Fs", page_.seconds),
          fmt::format("on {}", of_many(static_cast<size_t>(page_.threads), "thread")), "");
     put("</ul>\n");
+  }
+
+  static std::string ceiling_words(const Ceiling& c) {
+    std::string words;
+    if (!c.reads.empty()) words = fmt::format("reads {} GB/s from memory", rate(c.reads.back().gbs));
+    if (c.reads.size() > 1) words += fmt::format(", {} GB/s from caches", rate(c.reads.front().gbs));
+    for (const MathRate& m : c.math) words += fmt::format(", {} {} GFLOP/s", m.name, rate(m.gflops));
+    return words;
   }
 
   void fact(std::string_view name, std::string_view value) {
@@ -175,7 +166,7 @@ class Page {
     if (problems_.empty()) return;
     put("<section>\n<h2>What serves</h2>\n<p class=\"note\">The fastest proved tactic for each number of rows in a "
         "step.</p>\n<div class=\"bands\">\n<div class=\"band heads\" aria-hidden=\"true\"><span>rows</span>");
-    for (size_t b = 0; b < kBuckets; ++b) put("<span>{}</span>", rows_of_bucket(b));
+    for (size_t b = 0; b < kBuckets; ++b) put("<span>{}</span>", rows_of(b, b));
     put("</div>\n");
     for (const std::string& problem : problems_) {
       const std::string& op = op_of(problem);
@@ -192,13 +183,9 @@ class Page {
         const auto at = std::find(names.begin(), names.end(), backend);
         const auto shade = static_cast<size_t>(at - names.begin());
         if (at == names.end()) names.push_back(backend);
-        const std::string first = rows_of_bucket(b), last = rows_of_bucket(end - 1);
-        const std::string from = first.substr(0, first.find("–"));
-        const size_t dash = last.find("–");
-        const std::string range =
-            end == kBuckets ? from + "+" : from + "–" + (dash == std::string::npos ? last : last.substr(dash + 3));
-        put("<span class=\"{}\" style=\"--n:{}\"><i>{} rows</i><b>{}</b> <small>{}</small></span>",
-            backend.empty() ? "none" : fmt::format("s{}", shade % 4), end - b, end == b + 1 ? first : range,
+        const std::string rows = rows_of(b, end - 1);
+        put("<span class=\"{}\" style=\"--n:{}\"><i>{}</i><b>{}</b> <small>{}</small></span>",
+            backend.empty() ? "none" : fmt::format("s{}", shade % 4), end - b, rows + (rows == "1" ? " row" : " rows"),
             backend.empty() ? "nothing proved" : html_text(backend), c == nullptr ? "" : html_text(c->tactic[b]));
         b = end;
       }
@@ -222,7 +209,7 @@ class Page {
     std::map<int, std::vector<Group>> by_kind;
     for (const ProofEntry& e : report_.entries) {
       if (e.verdict.ok()) continue;
-      std::vector<Group>& groups = by_kind[state_of(e) == State::kFailed ? 0 : 1];
+      std::vector<Group>& groups = by_kind[state_of(e) == ProofState::kFailed ? 0 : 1];
       const auto same = [&](const Group& g) {
         const Verdict &a = g.first->verdict, &b = e.verdict;
         return g.first->op == e.op && g.first->backend == e.backend && a.code == b.code && a.have == b.have &&
@@ -267,60 +254,10 @@ class Page {
         "{3} of {4}</p>\n",
         html_text(op), what_it_does(op), count(comparisons), of_many(static_cast<size_t>(cases), "case"),
         of_many(entries.size(), "tactic"));
-    plot(entries);
+    out_ += distance_plot(entries);
     for (const std::string& problem : problems_)
       if (op_of(problem) == op) matrix(problem);
     put("</section>\n");
-  }
-
-  // A lane per backend: where its tactics lie between nothing and the line, and how far beyond it.
-  void plot(const std::vector<const ProofEntry*>& entries) {
-    std::vector<std::string> backends;
-    for (const ProofEntry* e : entries)
-      if (e->comparisons > 0 && std::find(backends.begin(), backends.end(), e->backend) == backends.end())
-        backends.push_back(e->backend);
-    if (backends.empty()) return;
-    constexpr int kLane = 38, kTop = 18, kDots = 27;
-    const int height = kTop + kLane * static_cast<int>(backends.size()) + 4;
-    put("<figure>\n<svg width=\"100%\" height=\"{}\" role=\"img\" aria-label=\"Worst errors of {} in parts of what is "
-        "allowed\">\n<rect class=\"wrong\" x=\"{}%\" y=\"{}\" width=\"{}%\" height=\"{}\"/>\n",
-        height, html_text(entries.front()->op), kLine, kTop, 100 - kLine, height - kTop);
-    for (const double part : {0.0, 0.25, 0.5, 0.75, 1.0, 100.0, 1e4})
-      put("<line class=\"{0}\" x1=\"{1:.2f}%\" x2=\"{1:.2f}%\" y1=\"{2}\" y2=\"{3}\"/>\n", part == 1 ? "limit" : "grid",
-          place(part), kTop, height);
-    for (const auto& [part, words] : {std::pair{0.0, "0"}, {0.5, "50 %"}, {1.0, "the line"}, {1e4, "10⁴ times"}})
-      put("<text class=\"axis\" x=\"{:.2f}%\" y=\"12\" text-anchor=\"{}\">{}</text>\n", place(part),
-          part == 0   ? "start"
-          : part == 1 ? "middle"
-                      : "middle",
-          words);
-    int y = kTop;
-    for (const std::string& backend : backends) {
-      double worst = -1;
-      const ProofEntry* of = nullptr;
-      std::string rings, dots;
-      for (const ProofEntry* e : entries) {
-        if (e->backend != backend || e->comparisons == 0) continue;
-        const double part = e->bound > 0 ? e->max_error / e->bound : 0;
-        if (part > worst) worst = part, of = e;
-        const std::string_view style = class_of(state_of(*e));
-        if (e->group_error > 0)
-          rings += fmt::format(
-              "<circle class=\"ring {}\" cx=\"{:.2f}%\" cy=\"{}\" r=\"4\"><title>{}: worst group at "
-              "{:.0f} % of its limit</title></circle>\n",
-              style, place(e->group_error), y + kDots, html_text(e->tactic), 100 * std::min(e->group_error, 1e6));
-        dots += fmt::format(
-            "<circle class=\"dot {}\" cx=\"{:.2f}%\" cy=\"{}\" r=\"4.5\"><title>{}: {} of {:g} "
-            "sigmas</title></circle>\n",
-            style, place(part), y + kDots, html_text(e->tactic), sigmas(e->max_error), e->bound);
-      }
-      put("<line class=\"lane\" x1=\"{}%\" x2=\"{}%\" y1=\"{}\" y2=\"{}\"/>\n", kLeft, kRight, y + kDots, y + kDots);
-      out_ += rings + dots;
-      put("<text class=\"name\" x=\"{}%\" y=\"{}\">{} <tspan class=\"axis\">{} of {:g} σ, {}</tspan></text>\n", kLeft,
-          y + 15, html_text(backend, 40), sigmas(of->max_error), of->bound, html_text(of->tactic, 40));
-      y += kLane;
-    }
-    put("</svg>\n</figure>\n");
   }
 
   void matrix(const std::string& problem) {
@@ -331,11 +268,11 @@ class Page {
     const ServingChoice* c = choice_of(problem);
     for (const ProofEntry& e : report_.entries) {
       if (e.problem != problem) continue;
-      const State state = state_of(e);
+      const ProofState state = state_of(e);
       put("<tr class=\"{}\"><th scope=\"row\">{} <small>{}</small></th><td class=\"verdict\"><span "
           "class=\"code\">{}</span>",
           class_of(state), html_text(e.backend), html_text(e.tactic), name_of(e.verdict.code));
-      if (e.comparisons > 0) put(" <small>{} of {:g} σ</small>", sigmas(e.max_error), e.bound);
+      if (e.comparisons > 0) put(" <small>{} of {:g} σ</small>", sigmas_text(e.max_error), e.bound);
       put("</td>");
       for (size_t b = 0; b < kBuckets; ++b) {
         const bool chosen = c != nullptr && c->backend[b] == e.backend && c->tactic[b] == e.tactic;
@@ -343,7 +280,38 @@ class Page {
       }
       put("</tr>\n");
     }
-    put("</tbody>\n</table>\n");
+    put("</tbody>\n");
+    if (page_.ceiling.has_value() && c != nullptr) against_ceiling(*c);
+    put("</table>\n");
+  }
+
+  std::optional<Roof> roof_at(const ProofEntry& e, size_t b) const {
+    if (!page_.ceiling.has_value() || !(e.us[b] > 0)) return {};
+    for (const AnyProblem& p : page_.problems)
+      if (text_of(p) == e.problem) return roof_of(p, kRowBuckets[b], e.us[b], *page_.ceiling, report_.where);
+    return {};
+  }
+
+  // What the tactics that serve reach: bytes and operations per second, and how near the roof that is.
+  void against_ceiling(const ServingChoice& c) {
+    std::array<std::optional<Roof>, kBuckets> roofs;
+    for (size_t b = 0; b < kBuckets; ++b)
+      if (const ProofEntry* e = report_.find(c.problem, c.backend[b], c.tactic[b]); e != nullptr)
+        roofs[b] = roof_at(*e, b);
+    if (std::none_of(roofs.begin(), roofs.end(), [](const auto& r) { return r.has_value(); })) return;
+    put("<tfoot>\n");
+    const auto row = [&](std::string_view name, const auto& figure) {
+      put("<tr><th scope=\"row\" colspan=\"2\">{}</th>", name);
+      for (size_t b = 0; b < kBuckets; ++b)
+        put("<td class=\"us\" data-rows=\"{}\">{}</td>", kRowBuckets[b],
+            roofs[b].has_value() ? figure(*roofs[b]) : "–");
+      put("</tr>\n");
+    };
+    row("what serves, GB/s", [](const Roof& r) { return rate(r.gbs); });
+    row("GFLOP/s", [](const Roof& r) { return rate(r.gflops); });
+    row("nearest ceiling",
+        [](const Roof& r) { return fmt::format("{:.0f}\u202F% {}", 100 * r.part, r.by_memory ? "memory" : "math"); });
+    put("</tfoot>\n");
   }
 
   void cell(const ProofEntry& e, size_t b, bool chosen) {
@@ -353,16 +321,9 @@ class Page {
       return;
     }
     put("<td class=\"us{}\" {}>{}", chosen ? " chosen" : "", rows, duration(e.us[b]));
-    if (page_.share) {
-      const CeilingShare share = page_.share(e, b);
-      const bool memory = share.bytes >= share.flops;
-      const double most = std::max(share.bytes, share.flops);
-      if (most > 0)
-        put("<small class=\"share\" title=\"{:.1f} % of the bytes per second, {:.1f} % of the operations per second "
-            "that "
-            "this machine reaches\" style=\"--share:{:.3f}\">{:.0f}\u202F% {}</small>",
-            100 * share.bytes, 100 * share.flops, std::min(most, 1.0), 100 * most, memory ? "mem" : "ops");
-    }
+    if (const std::optional<Roof> roof = roof_at(e, b))
+      put("<small class=\"share\" style=\"--share:{:.3f}\">{:.0f}\u202F%</small>", std::min(roof->part, 1.0),
+          100 * roof->part);
     put("</td>");
   }
 
@@ -372,7 +333,10 @@ class Page {
         "of a tactic: how many sigmas of rounding errors it takes to explain it, of 10 allowed. A ring is the worst of "
         "the statistics over columns, rows and blocks, in parts of its limit. Nothing right of the line serves.</p>\n"
         "<p>Times are the least of several calls. <span class=\"key\">Filled</span> cells serve; a dash was not timed: "
-        "it was refused, it failed, or it was far behind at fewer rows.</p>\n</section>\n");
+        "it was refused, it failed, or it was far behind at fewer rows.{}</p>\n</section>\n",
+        page_.ceiling.has_value() ? " The percentages are parts of the ceiling: the least time that this machine's "
+                                    "memory and arithmetic allow, over the time that was taken."
+                                  : "");
   }
 
   const ReportPage& page_;

@@ -89,6 +89,8 @@ tbody th small, td small { color: var(--soft); font-weight: 400; }
 thead th:nth-child(n+3) { text-align: right; }
 .us.chosen { background: var(--ok-tint); color: var(--ok); font-weight: 620; }
 .us.chosen small { color: inherit; }
+tfoot th, tfoot td { color: var(--soft); font-size: .8rem; padding-top: .25rem; padding-bottom: .25rem; }
+tfoot tr:not(:first-child) > * { border-top: 0; }
 tr.refused th, tr.refused td { opacity: .8; }
 .share { display: block; font-size: .7rem; background: linear-gradient(var(--accent), var(--accent)) no-repeat left bottom / calc(var(--share) * 100%) 2px; padding-bottom: 3px; }
 .legend { border-top: 1px solid var(--line); margin-top: 3rem; font-size: .92rem; }
@@ -105,11 +107,16 @@ tr.refused th, tr.refused td { opacity: .8; }
   .band a { padding: 0 0 .15rem; }
   .band:not(.heads) span { grid-column: auto; }
   .band i { display: inline-block; min-width: 6.2rem; opacity: .85; }
-  table, tbody { display: block; }
+  table, tbody, tfoot { display: block; }
   thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-  tbody tr { display: grid; grid-template-columns: repeat(6, minmax(0, 1fr)); padding: .55rem .6rem; border-top: 1px solid var(--line); }
+  tbody tr, tfoot tr { display: grid; grid-template-columns: repeat(6, minmax(0, 1fr)); padding: .55rem .6rem; border-top: 1px solid var(--line); }
   tbody tr:first-child { border-top: 0; }
-  tbody th, tbody td { border: 0; padding: 0; }
+  tfoot tr { padding: .1rem .6rem .4rem; border-top: 0; }
+  tfoot tr:first-child { border-top: 1px solid var(--line); padding-top: .5rem; }
+  tbody th, tbody td, tfoot th, tfoot td { border: 0; padding: 0; }
+  tfoot th { grid-column: 1 / -1; }
+  tfoot .us { white-space: normal; margin-top: 0; }
+  tfoot .us::before { display: none; }
   tbody th { grid-column: 1 / 4; }
   .verdict { grid-column: 4 / 7; text-align: right; }
   .us { text-align: center; padding: .25rem 0; margin-top: .35rem; font-size: .78rem; border-radius: .3rem; }

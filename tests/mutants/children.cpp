@@ -132,6 +132,7 @@ void healthy_of(const Problem& problem, uint64_t seed) {
                               {"verdict", name_of(verdict.code)},
                               {"sentence", verdict.sentence},
                               {"max_error", entry.max_error},
+                              {"group_error", entry.group_error},
                               {"comparisons", entry.comparisons}};
     fmt::print("{}\n", line.dump());
     std::fflush(stdout);

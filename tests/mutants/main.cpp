@@ -1,6 +1,7 @@
 // Has every planted fault convicted by the prover, with each of them in a child process as in serving; then lets the
 // healthy backends pass with other seeds.
 //   mutants --all | --third K | --only OP[/NAME] | --healthy RUNS    [--healthy RUNS] [--each] [--markdown FILE]
+//           [--json FILE]
 #include <fmt/format.h>
 
 #include <atomic>
@@ -28,7 +29,7 @@ constexpr int kWorkers = 2;
 constexpr uint64_t kFirstSeed = 100;
 
 struct Wish {
-  std::string only_op, only_name, markdown;
+  std::string only_op, only_name, markdown, json;
   int third = -1, healthy = 0;
   bool each = false, no_faults = false;
   bool wants(const Name& n, size_t index) const {
@@ -87,7 +88,7 @@ class Runner {
     const std::lock_guard lock(mutex_);
     for (const ProofEntry& e : report.entries)
       score_.results.push_back(
-          {e.op, e.backend, std::string(g.name), e.verdict, e.max_error, passed.contains(e.backend)});
+          {e.op, e.backend, std::string(g.name), e.verdict, e.max_error, e.group_error, passed.contains(e.backend)});
     fmt::print("{} {}: {} faults in {:.0f} s\n", g.name, op, report.entries.size(), seconds);
     std::fflush(stdout);
   }
@@ -116,7 +117,8 @@ class Runner {
     child.on_line = [&](std::string_view line) {
       const auto j = nlohmann::json::parse(line, nullptr, false);
       if (!j.is_object()) return;
-      HealthyResult h{j.at("op"), j.at("backend"), j.at("tactic"), std::string(g.name), seed, {}, j.at("max_error")};
+      HealthyResult h{j.at("op"), j.at("backend"),   j.at("tactic"),     std::string(g.name), seed,
+                      {},         j.at("max_error"), j.at("group_error")};
       h.verdict.code = verdict_code(j.at("verdict").get_ref<const std::string&>());
       h.verdict.sentence = j.at("sentence");
       h.passed = h.verdict.ok() && j.at("comparisons").get<uint64_t>() > 0;
@@ -204,10 +206,12 @@ int run_with(const std::vector<std::string>& args) {
       wish.each = true;
     } else if (flag == "--markdown") {
       wish.markdown = value();
+    } else if (flag == "--json") {
+      wish.json = value();
     } else {
       fail(Code::kInvalidRequest,
            fmt::format("mutants: no \"{}\"; there are --all, --third K, --only OP[/NAME], --healthy RUNS, --each, "
-                       "--markdown FILE",
+                       "--markdown FILE, --json FILE",
                        flag));
     }
   }
@@ -216,6 +220,7 @@ int run_with(const std::vector<std::string>& args) {
   if (score.results.empty() && score.healthy.empty()) fail(Code::kInvalidRequest, "mutants: no fault has that name");
   print(score, wish.each);
   if (!wish.markdown.empty()) std::ofstream(wish.markdown) << markdown(score);
+  if (!wish.json.empty()) std::ofstream(wish.json) << json(score);
   return score.all_well() ? 0 : 1;
 }
 

@@ -3,7 +3,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
+#include <nlohmann/json.hpp>
 #include <set>
+
+#include "prove/judge.h"
 
 namespace mettle::mutants {
 namespace {
@@ -44,6 +48,12 @@ std::string Result::rule() const {
     default:
       return std::string(name_of(verdict.code));
   }
+}
+
+double Result::ratio() const {
+  const std::string by = rule();
+  if (by == "groups") return group_error;
+  return by == "element" || by == "selection" ? error / judge::kElement : std::numeric_limits<double>::infinity();
 }
 
 size_t Score::faults() const {
@@ -98,26 +108,43 @@ void print(const Score& score, bool each) {
   fmt::print("caught {} of {}, false alarms {}\n", score.caught(), score.faults(), score.false_alarms());
 }
 
+namespace {
+
+// "name: 17" of the fault that this rule convicts nearest to the line.
+std::string weakest(const Score& score, std::string_view op, std::string_view rule) {
+  const Result* found = nullptr;
+  for (const Result& r : score.results)
+    if (r.op == op && r.rule() == rule && (found == nullptr || r.ratio() < found->ratio())) found = &r;
+  if (found == nullptr) return "-";
+  return fmt::format("{}: {}", found->name, figure(rule == "groups" ? found->group_error : found->error));
+}
+
+}  // namespace
+
 std::string markdown(const Score& score) {
   std::string out =
-      "| op | faults | healthy, worst element | weakest fault the element rule convicts | convicted by | naive check "
-      "passes |\n"
-      "| --- | --- | --- | --- | --- | --- |\n";
+      "| op | faults | healthy: worst element, of 10 | worst group, of 1 | weakest by element, of 10 | by selection, "
+      "of "
+      "10 | by groups, of 1 | convicted by | naive check passes |\n"
+      "| --- | --- | --- | --- | --- | --- | --- | --- | --- |\n";
   for (const std::string_view op : kOps) {
-    double healthy = 0, weakest = 1e300;
-    std::string name;
+    double element = 0, group = 0;
     std::map<std::string, int> rules;
     PerFault<bool> naive;
-    for (const HealthyResult& h : score.healthy)
-      if (h.op == op && h.passed) healthy = std::max(healthy, h.error);
+    bool any = false;
+    for (const HealthyResult& h : score.healthy) {
+      if (h.op != op || !h.passed) continue;
+      any = true;
+      element = std::max(element, h.error);
+      group = std::max(group, h.group_error);
+    }
     for (const Result& r : score.results) {
       if (r.op != op) continue;
       ++rules[r.caught() ? r.rule() : "survived"];
       const auto at = naive.try_emplace({r.op, r.name}, true).first;
       at->second = at->second && r.naive;
-      if (r.rule() == "element" && r.error < weakest) weakest = r.error, name = r.name;
     }
-    if (naive.empty() && healthy == 0) continue;
+    if (naive.empty() && !any) continue;
     std::vector<std::pair<int, std::string>> order;
     for (const auto& [rule, count] : rules) order.emplace_back(count, rule);
     std::sort(order.rbegin(), order.rend());
@@ -125,10 +152,43 @@ std::string markdown(const Score& score) {
     for (const auto& [count, rule] : order)
       convicts += fmt::format("{}{} {}", convicts.empty() ? "" : ", ", rule, count);
     const auto blind = std::count_if(naive.begin(), naive.end(), [](const auto& f) { return f.second; });
-    out += fmt::format("| {} | {} | {} | {} | {} | {} |\n", op, naive.size(), figure(healthy),
-                       name.empty() ? "-" : fmt::format("{}: {}", name, figure(weakest)), convicts, blind);
+    out += fmt::format("| {} | {} | {} | {} | {} | {} | {} | {} | {} |\n", op, naive.size(),
+                       any ? figure(element) : "-", any ? figure(group) : "-", weakest(score, op, "element"),
+                       weakest(score, op, "selection"), weakest(score, op, "groups"), convicts, blind);
   }
   return out;
+}
+
+std::string json(const Score& score) {
+  using Json = nlohmann::ordered_json;
+  // Infinity has no JSON: null.
+  const auto number = [](double x) { return x < 1e29 ? Json(x) : Json(); };
+  Json faults = Json::array(), healthy = Json::array();
+  for (const Result& r : score.results)
+    faults.push_back({{"op", r.op},
+                      {"name", r.name},
+                      {"geometry", r.geometry},
+                      {"caught", r.caught()},
+                      {"verdict", name_of(r.verdict.code)},
+                      {"rule", r.rule()},
+                      {"sigmas", number(r.error)},
+                      {"group_error", number(r.group_error)},
+                      {"ratio", number(r.ratio())},
+                      {"naive_passes", r.naive},
+                      {"sentence", r.verdict.sentence}});
+  for (const HealthyResult& h : score.healthy)
+    healthy.push_back({{"op", h.op},
+                       {"backend", h.backend},
+                       {"tactic", h.tactic},
+                       {"geometry", h.geometry},
+                       {"seed", h.seed},
+                       {"passed", h.passed},
+                       {"verdict", name_of(h.verdict.code)},
+                       {"sigmas", number(h.error)},
+                       {"group_error", number(h.group_error)},
+                       {"sentence", h.verdict.sentence}});
+  const Json all = {{"sigmas_allowed", judge::kElement}, {"faults", faults}, {"healthy", healthy}};
+  return all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace mettle::mutants

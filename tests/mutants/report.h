@@ -13,18 +13,21 @@ namespace mettle::mutants {
 struct Result {  // of one fault at one geometry
   std::string op, name, geometry;
   Verdict verdict;
-  double error = 0;    // worst element in sigmas
-  bool naive = false;  // the naive check passes it
+  double error = 0;        // worst element or selection in sigmas, of the launch that convicts
+  double group_error = 0;  // worst group statistic in parts of its limit
+  bool naive = false;      // the naive check passes it
   bool caught() const { return !verdict.ok() && !info_of(verdict.code).refusal; }
   // element, exact, groups; else the code in words: selection, memory, rows, ...
   std::string rule() const;
+  // How far beyond the line: 1 is the line; infinite where a rule knows only right and wrong.
+  double ratio() const;
 };
 
 struct HealthyResult {
   std::string op, backend, tactic, geometry;
   uint64_t seed = 0;
   Verdict verdict;
-  double error = 0;
+  double error = 0, group_error = 0;
   bool passed = false;
 };
 
@@ -44,5 +47,7 @@ void print(const Score& score, bool each);
 // The table of docs/proofs.md: per op the distance of healthy backends and of the weakest fault from the line, and
 // which rules convict how many.
 std::string markdown(const Score& score);
+// Every fault with its rule and distance, every healthy proof with its own.
+std::string json(const Score& score);
 
 }  // namespace mettle::mutants
