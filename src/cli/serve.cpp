@@ -23,7 +23,7 @@ namespace {
 struct ServeOptions {
   ModelFlags model;
   HttpOptions http{.port = 30000};
-  std::string served_name, api_key, canary_file;
+  std::string served_name, api_key, canary_file, guard = "finite";
   double drain_seconds = 30;
 };
 
@@ -44,6 +44,11 @@ void add_options(CLI::App& app, ServeOptions& o) {
       ->capture_default_str();
   app.add_option("--canary", o.canary_file, "JSON lines {\"messages\" or \"prompt\", \"expect\"} to ask before ready")
       ->check(CLI::ExistingFile);
+  app.add_option("--guard", o.guard,
+                 "off; finite: a request with values that are not finite ends with an error, a backend that gives them "
+                 "again and again is replaced; spot: besides, what serves is proved again in idle moments")
+      ->check(CLI::IsMember({"off", "finite", "spot"}))
+      ->capture_default_str();
   app.footer(
       "Examples:\n"
       "  mettle serve                          the model that comes with mettle, port 30000\n"
@@ -68,6 +73,7 @@ int command_serve(int argc, char** argv) {
   add_options(app, o);
   if (const int code = parse_arguments(app, argc, argv); code >= 0) return code;
   resolve(o.model);
+  o.model.engine.guard = o.guard == "off" ? Guard::kOff : o.guard == "spot" ? Guard::kSpot : Guard::kFinite;
   o.model.engine.on_progress = progress_on_stderr();
   raise_file_limit();
 

@@ -1,7 +1,12 @@
-// The backends that will serve, from proofs, with what the engine's options add; remembers what was chosen.
+// The backends that serve, from proofs, with what the engine's options add; remembers what was chosen, and replaces a
+// backend while it serves.
 #pragma once
+#include <array>
 #include <memory>
+#include <optional>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -9,11 +14,14 @@
 
 namespace mettle {
 
-// Passes each question on, writes down the answer. Deterministic: the answer for one row serves every row count, and
-// a backend that does not repeat itself bit for bit is refused.
+using RowBuckets = std::array<bool, kRowBuckets.size()>;
+
+// Asks about each problem once and remembers the answer. Deterministic: the answer for one row serves every row count,
+// and a backend that does not repeat itself bit for bit is refused.
 class EngineChoices : public ChoiceSource {
  public:
-  EngineChoices(ChoiceSource& inner, bool deterministic) : inner_(inner), deterministic_(deterministic) {}
+  EngineChoices(std::shared_ptr<ChoiceSource> inner, bool deterministic)
+      : inner_(std::move(inner)), deterministic_(deterministic) {}
 
   Choices<EmbedOp> choose(const EmbedProblem& problem) override { return ask<EmbedOp>(problem); }
   Choices<JoinOp> choose(const JoinProblem& problem) override { return ask<JoinOp>(problem); }
@@ -22,7 +30,21 @@ class EngineChoices : public ChoiceSource {
   Choices<AttentionOp> choose(const AttentionProblem& problem) override { return ask<AttentionOp>(problem); }
   Choices<GdnOp> choose(const GdnProblem& problem) override { return ask<GdnOp>(problem); }
   Choices<SampleOp> choose(const SampleProblem& problem) override { return ask<SampleOp>(problem); }
+  // Every problem was asked about: from now on there are no others.
+  void close() { inner_ = nullptr; }
 
+  // Takes a backend of an op out of every answer. Returns the row buckets in which another serves now; nothing, with
+  // nothing changed, when it was the last one anywhere.
+  std::optional<RowBuckets> remove(std::string_view op, std::string_view backend);
+  // Before and after a removal that is not to last.
+  template <class Op>
+  using Answers = std::vector<std::pair<typename Op::Problem, Choices<Op>>>;
+  using Everything = std::tuple<Answers<EmbedOp>, Answers<JoinOp>, Answers<LinearOp>, Answers<MoeOp>,
+                                Answers<AttentionOp>, Answers<GdnOp>, Answers<SampleOp>>;
+  const Everything& everything() const { return all_; }
+  void restore(Everything before) { all_ = std::move(before); }
+
+  std::vector<ServedProblem> served() const;
   // One line per problem: "moe h256 ...: cpu_gemv/avx512 up to 4 rows, then cpu_gemm/avx512".
   std::string text() const;
 
@@ -30,12 +52,12 @@ class EngineChoices : public ChoiceSource {
   template <class Op>
   Choices<Op> ask(const typename Op::Problem& problem);
 
-  ChoiceSource& inner_;
+  std::shared_ptr<ChoiceSource> inner_;
   bool deterministic_;
-  std::vector<std::pair<std::string, std::string>> lines_;  // problem, what serves it
+  Everything all_;
 };
 
-// choose() over a proof report; backend names of the options restrict their op.
-std::unique_ptr<ChoiceSource> proved_choices(const ProofReport& report, const EngineOptions& options);
+// choose() over a proof report; backend names of the options restrict their op. Both must outlive it.
+std::shared_ptr<ChoiceSource> proved_choices(const ProofReport& report, const EngineOptions& options);
 
 }  // namespace mettle

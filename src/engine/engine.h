@@ -1,6 +1,7 @@
 // The engine: requests of token ids in, token events out. One step loop on its own thread; callers of any thread.
 // It knows no text and no JSON. Every accepted request gets exactly one final event, whatever happens.
 #pragma once
+#include <array>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -13,6 +14,12 @@
 #include "prove/prover.h"
 
 namespace mettle {
+
+// What watches over values while serving. kFinite: steps are looked at, a request with values that are not finite ends
+// with an error, a backend that gives them again and again is replaced by the next proved one. kSpot: besides, what
+// serves is proved again in idle moments.
+enum class Guard : uint8_t { kOff, kFinite, kSpot };
+std::string_view name_of(Guard guard);
 
 struct EngineOptions {
   std::string model_path;      // folder (find_model() was applied)
@@ -28,6 +35,7 @@ struct EngineOptions {
   int64_t cache_bytes = 0;   // for paged blocks and state slots; 0: 1 GiB on a CPU, most of what is free on a GPU
   Activation activation = Activation::kBf16;
   bool deterministic = false;
+  Guard guard = Guard::kFinite;
   int64_t max_waiting = 1024;  // requests; more are refused with kBusy
   int usable_vocab = 0;        // ids below this may be generated (the rest is padding); 0: all
   std::string moe_backend, linear_backend, attention_backend, gdn_backend;  // empty: auto; a name never falls back
@@ -69,6 +77,8 @@ struct EngineInfo {
   int vocab_size = 0, context_length = 0, layers = 0;
   std::vector<int32_t> eos_ids;
   int64_t weight_bytes = 0, cache_bytes = 0, blocks = 0, block_size = 0, state_slots = 0;
+  // The memory plan: cache_bytes is kv and state; available is what there was before anything was taken.
+  int64_t scratch_bytes = 0, kv_bytes = 0, state_bytes = 0, planned_bytes = 0, available_bytes = 0;
   Activation activation = Activation::kBf16;
   int tp_size = 1, threads = 1;
   Device device;
@@ -80,11 +90,40 @@ struct EngineInfo {
 
 struct EngineStats {  // counters since start, gauges now
   uint64_t requests_accepted = 0, requests_finished = 0, requests_failed = 0, requests_cancelled = 0;
-  uint64_t prompt_tokens = 0, generated_tokens = 0, steps = 0, preemptions = 0, nonfinite_rows = 0;
+  uint64_t prompt_tokens = 0, generated_tokens = 0, steps = 0, preemptions = 0;
+  // Sequences that ended because a value was not finite; steps of which every op's output was looked at; proofs in idle
+  // moments.
+  uint64_t nonfinite_rows = 0, watched_steps = 0, spot_proofs = 0, spot_failures = 0;
   int64_t running = 0, waiting = 0, blocks_used = 0, blocks_total = 0, slots_used = 0, slots_total = 0;
   double busy_seconds = 0;  // inside steps
   bool healthy = true;      // false after an error that ends the step loop
   std::string unhealthy_why;
+};
+
+// What serves now, and what does not any more.
+struct Served {
+  std::string backend, tactic;
+  bool operator==(const Served&) const = default;
+};
+struct ServedProblem {
+  std::string op, problem;
+  std::array<Served, kRowBuckets.size()> by_bucket;
+  std::array<std::vector<Served>, kRowBuckets.size()> behind;  // what takes over, best first
+};
+struct GuardEvents {
+  std::string op, backend;
+  uint64_t events = 0;   // steps in which it was the first to give a value that is not finite
+  uint64_t counted = 0;  // of them, those that still count against it
+};
+struct Quarantine {
+  std::string op, backend, why;
+};
+struct ServingPlan {
+  Guard guard = Guard::kFinite;
+  uint64_t guard_limit = 0;
+  std::vector<ServedProblem> problems;
+  std::vector<GuardEvents> events;
+  std::vector<Quarantine> quarantines;  // not empty: it serves, with less than it began with
 };
 
 class Engine {
@@ -100,6 +139,7 @@ class Engine {
   // Takes effect within one step; the final event has kCancelled. Unknown or finished ids are ignored.
   virtual void cancel(uint64_t id) = 0;
   virtual EngineStats stats() const = 0;
+  virtual ServingPlan serving() const { return {}; }
   // No new requests (kBusy); returns when the running ones have ended or the deadline passed, then cancels the rest.
   virtual void drain(double seconds) = 0;
 };

@@ -86,6 +86,12 @@ void GpuStep::capture_bucket(const Bucket& bucket) {
   }
 }
 
+void GpuStep::drop_graphs(const std::array<bool, kRowBuckets.size()>& buckets) {
+  std::erase_if(graphs_, [&](const auto& graph) {
+    return buckets[static_cast<size_t>(mettle::bucket_of(graph.first.sequences))];
+  });
+}
+
 void GpuStep::run(const Step& step, bool replay) {
   const auto n = static_cast<int>(step.batch.sequences.size());
   int context = 1;
@@ -103,6 +109,7 @@ void GpuStep::run(const Step& step, bool replay) {
     if (replay) return graph->second->launch(stream_);
     Step eager = stand_in(bucket);
     eager.batch.device = &device;
+    eager.marks = step.marks;
     return model_.forward(eager, on);
   }
   Step on_device = step;

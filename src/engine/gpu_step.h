@@ -2,6 +2,7 @@
 // has one row and wants its logits) replay the graph of the next larger bucket, filled up with padding; anything else
 // is launched kernel by kernel.
 #pragma once
+#include <array>
 #include <map>
 #include <memory>
 #include <vector>
@@ -28,8 +29,10 @@ class GpuStep {
   // Enqueues the step on stream(). Without `replay` a decode step's graph is not used: the same bucket, padding and
   // kernels are launched one by one.
   void run(const Step& step, bool replay = true);
-  // From now on every step is launched kernel by kernel.
+  // From now on every step is launched kernel by kernel; or every step whose rows are in one of these buckets (see
+  // ops/dispatch.h): a graph holds on to the backends it was recorded with.
   void drop_graphs() { graphs_.clear(); }
+  void drop_graphs(const std::array<bool, kRowBuckets.size()>& buckets);
   gpu::Stream& stream() { return stream_; }
   int graphs() const { return static_cast<int>(graphs_.size()); }
 

@@ -1,5 +1,6 @@
 // The engine proper: takes requests from any thread, runs steps on its own, tells each request how it goes.
 #pragma once
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <span>
@@ -7,9 +8,12 @@
 #include <unordered_set>
 #include <vector>
 
+#include "engine/choices.h"
+#include "engine/guard.h"
 #include "engine/probe.h"
 #include "engine/runner.h"
 #include "engine/scheduler.h"
+#include "engine/spot_prover.h"
 #include "ops/sample_stage.h"
 
 namespace mettle {
@@ -22,6 +26,10 @@ struct EngineParts {
   SampleProblem sample_problem;
   Choices<SampleOp> sample_choices;
   Probe probe;
+  Guard guard = Guard::kFinite;
+  std::unique_ptr<EngineChoices> choices;
+  std::vector<AnyProblem> problems;  // for the spot prover, as the options
+  ProveOptions prove_options;
 };
 
 class EngineLoop : public Engine {
@@ -33,6 +41,7 @@ class EngineLoop : public Engine {
   uint64_t submit(std::vector<int32_t> prompt, const SamplingParams& params, OnToken on_token) override;
   void cancel(uint64_t id) override;
   EngineStats stats() const override;
+  ServingPlan serving() const override;
   void drain(double seconds) override;
 
  private:
@@ -46,8 +55,31 @@ class EngineLoop : public Engine {
   void publish(Sequence& sequence, const SampleResult& result);
   void finish(uint64_t id, const TokenEvent& event);
   void tell(const Sequence& sequence, const TokenEvent& event);
+  void end_of_one();
   void finish_all(Finish why, const std::string& error);
   void update_gauges();
+
+  // The guard (loop_guard.cpp).
+  struct Hit {  // a sequence of this step with a value that is not finite
+    Sequence* sequence = nullptr;
+    int rows = 0;                // of it in the step
+    int32_t mark = 0;            // where first; kUnmarked: only its token says so
+    bool finite_logits = false;  // of those without a mark: it is the sampling
+  };
+  bool watches() const;
+  void find_hits(std::span<const ScheduledRows> rows, std::span<const SampleResult> results);
+  bool is_hit(const Sequence& sequence) const;
+  bool logits_finite(size_t row);
+  // Ends the sequences that were hit, each with an error that names the op, and counts against the op's backend.
+  void end_hits(int rows);
+  OpPlace place_of(const Hit& hit, int rows);
+  OpPlace compute_again(const Sequence& sequence, int last_rows);  // no place: everything was finite this time
+  // Puts the next proved backend in its place. Fails with kDevice when there is none. `victim`: a sequence to try it
+  // on; when that has the same values again, the backend is acquitted.
+  void quarantine(std::string_view op, std::string_view backend, const std::string& why, const Hit* victim);
+  void hand_out();
+  void publish_serving();
+  void start_spot_prover();
 
   EngineParts parts_;
   Scheduler scheduler_;
@@ -64,6 +96,10 @@ class EngineLoop : public Engine {
   Workspace sample_ws_;
   Buffer probed_logits_;  // a GPU's, for the probe
   EngineStats counted_;   // published under the lock
+  GuardBook book_;
+  std::vector<Hit> hits_;
+  bool watched_ = false;  // this step
+  uint64_t watch_every_ = 1, alert_until_ = 0;
 
   // Shared with callers.
   mutable std::mutex mutex_;
@@ -71,6 +107,9 @@ class EngineLoop : public Engine {
   std::vector<std::unique_ptr<Sequence>> arrived_;
   std::vector<uint64_t> cancelled_;
   EngineStats stats_;
+  ServingPlan serving_;
+  std::vector<ProofEntry> accused_;  // by the spot prover
+  std::chrono::steady_clock::time_point idle_since_ = std::chrono::steady_clock::now();
   uint64_t next_id_ = 1;
   uint64_t next_seed_;
   int64_t open_ = 0;  // accepted, not ended
@@ -79,6 +118,7 @@ class EngineLoop : public Engine {
   std::vector<std::unique_ptr<Sequence>> taken_;  // of the engine's thread: arrived_ and cancelled_ as taken
   std::vector<uint64_t> taken_cancels_;
   std::thread thread_;
+  std::unique_ptr<SpotProver> spot_prover_;
 };
 
 }  // namespace mettle

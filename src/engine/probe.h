@@ -19,6 +19,7 @@ struct Probe {
   // On the engine's thread, before sampling: rows[i] is row i of logits [rows, vocab] f32. It may change them or throw.
   std::function<void(std::span<const ProbedRow> rows, const TensorView& logits)> on_logits;
   std::shared_ptr<ChoiceSource> choices;  // null: from proofs, as Engine::start does
+  uint64_t watch_every = 0;               // steps; 0: as the guard has it
 };
 
 std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe);

@@ -30,8 +30,8 @@ class ProvedChoices : public ChoiceSource {
 
 }  // namespace
 
-std::unique_ptr<ChoiceSource> proved_choices(const ProofReport& report, const EngineOptions& options) {
-  return std::make_unique<ProvedChoices>(report, options);
+std::shared_ptr<ChoiceSource> proved_choices(const ProofReport& report, const EngineOptions& options) {
+  return std::make_shared<ProvedChoices>(report, options);
 }
 
 }  // namespace mettle

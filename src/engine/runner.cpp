@@ -5,6 +5,7 @@
 
 #include "base/error.h"
 #include "models/block.h"
+#include "tensor/finite.h"
 
 namespace mettle {
 namespace {
@@ -51,6 +52,9 @@ void Runner::ready(const Sizes& sizes) {
     ranks_[r]->ready({.rows = sizes.rows, .logit_rows = sizes.logit_rows, .team_members = teams_[r]->members()},
                      std::move(views), comm_);
   }
+  most_marks_ = static_cast<size_t>(std::max(sizes.rows, sizes.logit_rows));  // a graph's padding is marked too
+  for (const auto& place : places_)
+    marks_.push_back(static_cast<int32_t*>(place->take_shared(most_marks_ * sizeof(int32_t))));
   if (place().kind() == DeviceKind::kCuda) {
     gpu_ = std::make_unique<GpuStep>(*ranks_.front(),
                                      GpuStep::Limits{.rows = sizes.rows,
@@ -88,8 +92,24 @@ void Runner::run_eagerly(const Step& step) {
   run(step);
 }
 
+void Runner::run_watched(Step step) {
+  for (int32_t* marks : marks_) std::fill_n(marks, most_marks_, kUnmarked);
+  step.marks = marks_;
+  run_eagerly(step);
+}
+
+int32_t Runner::mark(int row) const {
+  int32_t first = kUnmarked;
+  for (const int32_t* marks : marks_) first = std::min(first, marks[row]);
+  return first;
+}
+
 void Runner::drop_graphs() {
   if (gpu_ != nullptr) gpu_->drop_graphs();
+}
+
+void Runner::drop_graphs(const std::array<bool, kRowBuckets.size()>& buckets) {
+  if (gpu_ != nullptr) gpu_->drop_graphs(buckets);
 }
 
 void Runner::fill(void* to, uint8_t byte, size_t bytes) {

@@ -34,7 +34,12 @@ class Runner {
   void run(const Step& step);
   // The same without captured graphs.
   void run_eagerly(const Step& step);
+  // The same with every op's output looked at. After wait(), mark() says where a row first was not finite, of all
+  // ranks: kUnmarked (tensor/finite.h), or what Model::place_of takes.
+  void run_watched(Step step);
+  int32_t mark(int row) const;
   void drop_graphs();
+  void drop_graphs(const std::array<bool, kRowBuckets.size()>& buckets);
   void wait();  // until what was enqueued is done
 
   // Every byte of what a step may not depend on: scratch and logits of all ranks; and of the first blocks and slots of
@@ -63,6 +68,8 @@ class Runner {
   std::vector<std::vector<TensorView>> caches_;  // of each rank, as its caches()
   TensorView logits_;
   std::unique_ptr<GpuStep> gpu_;
+  std::vector<int32_t*> marks_;  // of each rank, for any row of a step
+  size_t most_marks_ = 0;
 
   std::mutex mutex_;
   std::condition_variable changed_;

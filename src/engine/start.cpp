@@ -63,13 +63,15 @@ Ranks make_ranks(const EngineOptions& options, DeviceKind device, const nlohmann
   return ranks;
 }
 
-ProofReport prove_all(const EngineOptions& options, const Device& device, std::span<const AnyProblem> problems,
-                      int threads_per_rank) {
-  ProveOptions prove_options{.device = device,
-                             .threads = threads_per_rank,
-                             .child_argv = options.child_argv,
-                             .cache_folder = options.cache_folder,
-                             .reprove = options.reprove};
+ProveOptions prove_options_of(const EngineOptions& options, const Device& device, int threads_per_rank) {
+  return {.device = device,
+          .threads = threads_per_rank,
+          .child_argv = options.child_argv,
+          .cache_folder = options.cache_folder,
+          .reprove = options.reprove};
+}
+
+ProofReport prove_all(const EngineOptions& options, ProveOptions prove_options, std::span<const AnyProblem> problems) {
   if (options.on_progress)
     prove_options.on_progress = [&](size_t done, size_t total, const ProofEntry&) {
       options.on_progress("prove", done, total);
@@ -125,14 +127,18 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
 
   EngineInfo& info = parts.info;
   const auto prove_start = Clock::now();
-  std::unique_ptr<ChoiceSource> proved;
-  if (probe.choices == nullptr) {
-    info.proofs = prove_all(options, device, ranks.problems, threads_per_rank);
-    proved = proved_choices(info.proofs, options);
+  parts.prove_options = prove_options_of(options, device, threads_per_rank);
+  std::shared_ptr<ChoiceSource> source_of_choices = probe.choices;
+  if (source_of_choices == nullptr) {
+    info.proofs = prove_all(options, parts.prove_options, ranks.problems);
+    source_of_choices = proved_choices(info.proofs, options);
   }
-  EngineChoices choices(probe.choices != nullptr ? *probe.choices : *proved, options.deterministic);
-  for (const auto& rank : ranks.models) rank->choose(choices);
-  parts.sample_choices = choices.choose(parts.sample_problem);
+  parts.guard = options.guard;
+  parts.choices = std::make_unique<EngineChoices>(std::move(source_of_choices), options.deterministic);
+  for (const auto& rank : ranks.models) rank->choose(*parts.choices);
+  parts.sample_choices = parts.choices->choose(parts.sample_problem);
+  parts.choices->close();
+  parts.problems = ranks.problems;
   info.prove_seconds = seconds_since(prove_start);
 
   MemoryPlan plan{.weights = ranks.weights, .available = available};
@@ -152,7 +158,7 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   info.plan =
       fmt::format("plan of {}: {}, {} layers, {} activations, {} ranks of {} threads, context {}\n{}backends\n{}",
                   folder.name, model.architecture, model.layers, name_of(options.activation), options.tp_size,
-                  threads_per_rank, plan.caches.context, plan.text(), choices.text());
+                  threads_per_rank, plan.caches.context, plan.text(), parts.choices->text());
   log::info("{}", info.plan);
   check_memory(plan);
 
@@ -171,6 +177,11 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
     if (id >= 0 && id < model.vocab) info.eos_ids.push_back(id);
   info.weight_bytes = ranks.weights.total();
   info.cache_bytes = plan.caches.kv_bytes + plan.caches.state_bytes;
+  info.scratch_bytes = plan.scratch_bytes;
+  info.kv_bytes = plan.caches.kv_bytes;
+  info.state_bytes = plan.caches.state_bytes;
+  info.planned_bytes = plan.total();
+  info.available_bytes = plan.available;
   info.blocks = plan.caches.blocks;
   info.block_size = kBlockSize;
   info.state_slots = plan.caches.slots;

@@ -33,6 +33,7 @@ class SumModel : public Model {
   void ready(const StepLimits&, std::vector<TensorView> caches, Comm&) override { caches_ = std::move(caches); }
   std::span<uint8_t> scratch() override { return {reinterpret_cast<uint8_t*>(scratch_), sizeof scratch_}; }
 
+  OpPlace place_of(int32_t, int, int) const override { return {}; }
   void forward(const Step& step, Stream&) override {
     rows_seen = std::max(rows_seen, step.batch.rows);
     for (size_t s = 0; s < step.batch.sequences.size(); ++s) {

@@ -21,6 +21,7 @@ class AttentionBlock {
   void add_caches(int layer, std::vector<CacheEntry>& caches);
   void add_bytes(WeightBytes& bytes) const;
   void choose(ChoiceSource& choices) { choices_ = choices.choose(problem_); }
+  const Choices<AttentionOp>& choices() const { return choices_; }
   size_t workspace(const StepLimits& limits) const;
   void load(WeightReader& reader, Place& place);
   void run(const Batch& batch, const TensorView& x, std::span<const TensorView> caches, const TensorView& partial,

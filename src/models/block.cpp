@@ -27,6 +27,8 @@ TensorView view_of(void* data, DType dtype, Shape shape) {
   return view;
 }
 
+std::string OpPlace::text() const { return fmt::format("{} {} ({}/{})", op, where, backend, tactic); }
+
 int64_t WeightBytes::total() const { return std::accumulate(by_format.begin(), by_format.end(), int64_t{0}); }
 
 std::string WeightBytes::text() const {

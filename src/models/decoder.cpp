@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "tensor/buffer.h"
+#include "tensor/finite.h"
 #include "tensor/gpu.h"
 
 namespace mettle {
@@ -46,6 +47,20 @@ Buffer copy_table(const RawMatrix& table, ThreadTeam& team) {
   return buffer;
 }
 
+// Places of a step in the order they are computed: embed, [join, mixer, join, moe] of each layer, join, head.
+constexpr int32_t kEmbedPlace = 0, kPlacesOfALayer = 4;
+
+template <class Op>
+OpPlace place(const Choices<Op>& choices, int rows, std::string where) {
+  const Choice<Op>& c = choices.at(rows);
+  return {Op::kName, std::move(where), std::string(c.backend->name), c.tactic.name};
+}
+
+template <class Op>
+OpPlace place_in(const Choices<Op>& choices, int rows, size_t layer) {
+  return place(choices, rows, fmt::format("of layer {}", layer));
+}
+
 struct Layer {
   FloatArray input_norm, post_norm;
   std::variant<AttentionBlock, GdnBlock> mixer;
@@ -66,6 +81,7 @@ class Decoder : public Model {
   void ready(const StepLimits& limits, std::vector<TensorView> caches, Comm& comm) override;
   std::span<uint8_t> scratch() override { return scratch_memory_; }
   void forward(const Step& step, Stream& stream) override;
+  OpPlace place_of(int32_t mark, int rows, int logit_rows) const override;
 
  private:
   JoinProblem join_problem(int ranks) const;
@@ -77,6 +93,11 @@ class Decoder : public Model {
   int partial_buffers() const { return options_.ranks == 1 ? 1 : Comm::kBuffers; }
 
   void join(int rows, int pending, const FloatArray& weight, Stream& stream);
+  // Marks the rows of an op's output that are not finite, if the step asks for it. rows: which of the step's; null:
+  // all.
+  void look(const Step& step, const TensorView& output, int32_t place, Stream& stream,
+            const int32_t* rows = nullptr) const;
+  int32_t last_join_place() const { return kEmbedPlace + 1 + kPlacesOfALayer * static_cast<int32_t>(layers_.size()); }
   void head(const Step& step, Stream& stream);
   TensorView rows_of_x(int rows) const { return view_of(x_, x_dtype(), {rows, spec_.info.hidden}); }
   TensorView partial(int buffer, int rows) const {
@@ -312,21 +333,54 @@ void Decoder::forward(const Step& step, Stream& stream) {
                         .residual = view_of(residual_, DType::kF32, {rows, hidden}),
                         .device_ids = step.batch.device != nullptr ? step.batch.device->ids : nullptr};
   run_op(embed_choices_.at(rows), embed, stream);
+  look(step, embed.residual, kEmbedPlace, stream);
   int pending = -1;
+  int32_t place = kEmbedPlace;
   for (const Layer& layer : layers_) {
     join(rows, pending, layer.input_norm, stream);
+    look(step, rows_of_x(rows), ++place, stream);
     std::visit(
         [&](const auto& block) { block.run(step.batch, rows_of_x(rows), caches_, partial(0, rows), ws_, stream); },
         layer.mixer);
+    look(step, partial(0, rows), ++place, stream);
     comm_->barrier();
     join(rows, 0, layer.post_norm, stream);
+    look(step, rows_of_x(rows), ++place, stream);
     layer.moe.run(rows_of_x(rows), partial(1, rows), selection_, ws_, stream);
+    look(step, partial(1, rows), ++place, stream);
     comm_->barrier();
     pending = 1;
   }
   if (step.logit_rows.empty()) return;
   join(rows, pending, final_norm_, stream);
+  look(step, rows_of_x(rows), ++place, stream);
   head(step, stream);
+}
+
+void Decoder::look(const Step& step, const TensorView& output, int32_t place, Stream& stream,
+                   const int32_t* rows) const {
+  if (step.marks.empty()) return;
+  int32_t* marks = step.marks[static_cast<size_t>(options_.rank)];
+  if (step.batch.device != nullptr) return gpu::mark_not_finite(output, rows, place, marks, stream.cuda);
+  mark_not_finite(output, rows, place, marks);
+}
+
+OpPlace Decoder::place_of(int32_t mark, int rows, int logit_rows) const {
+  if (mark == kEmbedPlace) return place(embed_choices_, rows, "of the tokens");
+  if (mark == last_join_place()) return place(join_choices_, rows, "behind the last layer");
+  if (mark > last_join_place()) return place(head_choices_, logit_rows, "of the output head");
+  const auto at = static_cast<size_t>(mark - kEmbedPlace - 1), l = at / kPlacesOfALayer;
+  const Layer& layer = layers_[l];
+  switch (at % kPlacesOfALayer) {
+    case 0:
+      return place_in(l == 0 ? first_join_choices_ : join_choices_, rows, l);
+    case 1:
+      return std::visit([&](const auto& block) { return place_in(block.choices(), rows, l); }, layer.mixer);
+    case 2:
+      return place_in(join_choices_, rows, l);
+    default:
+      return place_in(layer.moe.choices(), rows, l);
+  }
 }
 
 void Decoder::head(const Step& step, Stream& stream) {
@@ -348,6 +402,8 @@ void Decoder::head(const Step& step, Stream& stream) {
                         .y = view_of(alone ? step.logits.data : head_y_, DType::kF32, {rows, vocab_.size()}),
                         .ws = ws_};
   run_op(head_choices_.at(rows), args, stream);
+  const bool on_device = step.batch.device != nullptr;
+  look(step, args.y, last_join_place() + 1, stream, on_device ? step.batch.device->logit_row : step.logit_rows.data());
   if (alone) return;
   for (int i = 0; i < rows; ++i)
     std::memcpy(step.logits.as<float>() + int64_t{i} * spec_.info.vocab + vocab_.begin, head_y_ + i * vocab_.size(),

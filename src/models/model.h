@@ -61,6 +61,17 @@ struct Step {
   const int32_t* ids = nullptr;         // [batch.rows]; a GPU reads batch.device instead
   std::span<const int32_t> logit_rows;  // rows that want logits, ascending
   TensorView logits;                    // out [logit_rows, vocab] f32, shared by the ranks
+  // Present: the output of every op is looked at as well, and marks[rank][row] becomes the first place where that row
+  // was not finite (see Model::place_of). On a GPU in memory that the device writes.
+  std::span<int32_t* const> marks;
+};
+
+// An op's place in a model: "moe of layer 3 (cpu_gemm/avx512)".
+struct OpPlace {
+  std::string_view op;  // empty: no place
+  std::string where;    // "of layer 3"
+  std::string backend, tactic;
+  std::string text() const;
 };
 
 class Model {
@@ -84,6 +95,8 @@ class Model {
   virtual std::span<uint8_t> scratch() = 0;
   // One step. All ranks of a comm call it with the same step.
   virtual void forward(const Step& step, Stream& stream) = 0;
+  // The place of a mark that a step of so many rows and logit rows left.
+  virtual OpPlace place_of(int32_t mark, int rows, int logit_rows) const = 0;
 };
 
 }  // namespace mettle

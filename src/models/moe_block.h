@@ -20,6 +20,7 @@ class MoeBlock {
   const MoeProblem& problem() const { return problem_; }
   void add_bytes(WeightBytes& bytes) const;
   void choose(ChoiceSource& choices) { choices_ = choices.choose(problem_); }
+  const Choices<MoeOp>& choices() const { return choices_; }
   size_t workspace(const StepLimits& limits) const;
   void load(WeightReader& reader, Place& place);
   void run(const TensorView& x, const TensorView& partial, Selection selection, Workspace ws, Stream& stream) const;

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
-#include "ops/verdict.h"
 #include "server/api.h"
 #include "server/field_reader.h"
 #include "server/json_limits.h"
+#include "server/plan_json.h"
 
 namespace mettle {
 namespace {
@@ -29,24 +29,6 @@ std::string percent_decoded(std::string_view text) {
     }
   }
   return out;
-}
-
-Json proof_json(const ProofEntry& e) {
-  Json us = Json::array();
-  for (const double v : e.us) us.push_back(v);
-  return {{"op", e.op},
-          {"backend", e.backend},
-          {"tactic", e.tactic},
-          {"problem", e.problem},
-          {"verdict", name_of(e.verdict.code)},
-          {"have", e.verdict.have},
-          {"need", e.verdict.need},
-          {"sentence", e.verdict.sentence},
-          {"remedy", e.verdict.remedy},
-          {"max_error", e.max_error},
-          {"bound", e.bound},
-          {"comparisons", e.comparisons},
-          {"us", std::move(us)}};
 }
 
 }  // namespace
@@ -108,31 +90,20 @@ void Api::live(Call& call) {
 
 void Api::ready(Call& call) {
   check_accepting();
-  answer(call, {.body = dump({{"status", "ready"}, {"model", options_.served_name}})});
+  const ServingPlan serving = engine_.serving();
+  Json body = {{"status", serving.quarantines.empty() ? "ready" : "degraded"}, {"model", options_.served_name}};
+  if (!serving.quarantines.empty()) body["quarantined"] = quarantines_json(serving);
+  answer(call, {.body = dump(body)});
+}
+
+void Api::plan(Call& call) {
+  answer(call, {.body = dump(plan_json(options_.served_name, engine_.info(), engine_.stats(), engine_.serving()))});
 }
 
 void Api::metrics(Call& call) {
   const int64_t connections = options_.connections ? options_.connections() : 0;
-  answer(call, {.body = metrics_.text(engine_.info(), engine_.stats(), connections),
+  answer(call, {.body = metrics_.text(engine_.info(), engine_.stats(), engine_.serving(), connections),
                 .content_type = "text/plain; version=0.0.4; charset=utf-8"});
-}
-
-void Api::plan(Call& call) {
-  const EngineInfo& info = engine_.info();
-  Json proofs = Json::array();
-  for (const ProofEntry& e : info.proofs.entries) proofs.push_back(proof_json(e));
-  answer(call, {.body = dump({{"model", options_.served_name},
-                              {"architecture", info.architecture},
-                              {"activation", name_of(info.activation)},
-                              {"tp_size", info.tp_size},
-                              {"threads", info.threads},
-                              {"context_length", info.context_length},
-                              {"weight_bytes", info.weight_bytes},
-                              {"cache_bytes", info.cache_bytes},
-                              {"device", info.proofs.device},
-                              {"build", info.proofs.build},
-                              {"plan", info.plan},
-                              {"proofs", std::move(proofs)}})});
 }
 
 }  // namespace mettle

@@ -75,6 +75,10 @@ class FakeEngine final : public Engine {
     stats.blocks_total = 100;
     return stats;
   }
+  ServingPlan serving() const override {
+    const std::lock_guard lock(mutex_);
+    return serving_;
+  }
   void drain(double) override {
     std::unique_lock lock(mutex_);
     draining_ = true;
@@ -92,6 +96,10 @@ class FakeEngine final : public Engine {
     const std::lock_guard lock(mutex_);
     held_ = false;
     changed_.notify_all();
+  }
+  void serve_with(ServingPlan serving) {
+    const std::lock_guard lock(mutex_);
+    serving_ = std::move(serving);
   }
   void break_down(std::string why) {
     const std::lock_guard lock(mutex_);
@@ -189,6 +197,7 @@ class FakeEngine final : public Engine {
   std::map<uint64_t, Sequence> active_;
   std::vector<std::pair<std::vector<int32_t>, SamplingParams>> submitted_;
   EngineStats stats_;
+  ServingPlan serving_;
   uint64_t last_id_ = 0;
   bool stop_ = false, held_ = false, draining_ = false;
   std::thread thread_;

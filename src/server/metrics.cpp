@@ -29,6 +29,44 @@ std::string escaped(std::string_view label) {
   return out;
 }
 
+void guard_text(std::string& out, const EngineStats& s, const ServingPlan& serving) {
+  line(out, "mettle_guard_watched_steps_total", "counter", "Steps of which every op's output was looked at.",
+       s.watched_steps);
+  head(out, "mettle_guard_events_total", "counter",
+       "Steps in which a backend was the first to give a value that is not finite.");
+  for (const GuardEvents& e : serving.events)
+    fmt::format_to(std::back_inserter(out), "mettle_guard_events_total{{op=\"{}\",backend=\"{}\"}} {}\n", escaped(e.op),
+                   escaped(e.backend), e.events);
+  head(out, "mettle_guard_spot_proofs_total", "counter", "Proofs run again in idle moments, by outcome.");
+  fmt::format_to(std::back_inserter(out),
+                 "mettle_guard_spot_proofs_total{{outcome=\"passed\"}} {}\n"
+                 "mettle_guard_spot_proofs_total{{outcome=\"failed\"}} {}\n",
+                 s.spot_proofs, s.spot_failures);
+  head(out, "mettle_quarantined", "gauge", "1 for a backend that may not serve any more.");
+  for (const Quarantine& q : serving.quarantines)
+    fmt::format_to(std::back_inserter(out), "mettle_quarantined{{op=\"{}\",backend=\"{}\"}} 1\n", escaped(q.op),
+                   escaped(q.backend));
+  line(out, "mettle_degraded", "gauge", "1 when a backend is quarantined.", serving.quarantines.empty() ? 0 : 1);
+}
+
+// What serves, and how many (problem, tactic) pairs of each backend got which verdict.
+void backends_text(std::string& out, const EngineInfo& info, const ServingPlan& serving) {
+  head(out, "mettle_serving", "gauge", "1 for the backend and tactic that serve an op's problem up to so many rows.");
+  for (const ServedProblem& p : serving.problems)
+    for (size_t b = 0; b < p.by_bucket.size(); ++b)
+      fmt::format_to(std::back_inserter(out),
+                     "mettle_serving{{op=\"{}\",problem=\"{}\",rows=\"{}\",backend=\"{}\",tactic=\"{}\"}} 1\n",
+                     escaped(p.op), escaped(p.problem),
+                     b + 1 < p.by_bucket.size() ? std::to_string(kRowBuckets[b]) : "+Inf",
+                     escaped(p.by_bucket[b].backend), escaped(p.by_bucket[b].tactic));
+  std::map<std::array<std::string, 3>, int> counts;
+  for (const ProofEntry& e : info.proofs.entries) ++counts[{e.op, e.backend, std::string(name_of(e.verdict.code))}];
+  head(out, "mettle_candidates", "gauge", "Candidates of the plan (problem and tactic) by verdict.");
+  for (const auto& [key, count] : counts)
+    fmt::format_to(std::back_inserter(out), "mettle_candidates{{op=\"{}\",backend=\"{}\",verdict=\"{}\"}} {}\n",
+                   escaped(key[0]), escaped(key[1]), key[2], count);
+}
+
 int64_t resident_bytes() {
   long pages = 0;
   if (FILE* f = std::fopen("/proc/self/statm", "r")) {
@@ -63,7 +101,8 @@ void Metrics::count_answer(std::string_view route, int status) {
   ++answers_[{std::string(route), status}];
 }
 
-std::string Metrics::text(const EngineInfo& info, const EngineStats& s, int64_t connections) const {
+std::string Metrics::text(const EngineInfo& info, const EngineStats& s, const ServingPlan& serving,
+                          int64_t connections) const {
   std::string out;
   head(out, "mettle_model_info", "gauge", "The served model.");
   fmt::format_to(std::back_inserter(out), "mettle_model_info{{model=\"{}\",architecture=\"{}\"}} 1\n",
@@ -82,7 +121,10 @@ std::string Metrics::text(const EngineInfo& info, const EngineStats& s, int64_t 
   line(out, "mettle_steps_total", "counter", "Steps of the engine.", s.steps);
   line(out, "mettle_step_seconds_total", "counter", "Seconds inside steps.", s.busy_seconds);
   line(out, "mettle_preemptions_total", "counter", "Sequences sent back to wait for lack of blocks.", s.preemptions);
-  line(out, "mettle_nonfinite_rows_total", "counter", "Rows of logits that were not finite.", s.nonfinite_rows);
+  line(out, "mettle_nonfinite_rows_total", "counter", "Sequences ended because a value was not finite.",
+       s.nonfinite_rows);
+  guard_text(out, s, serving);
+  backends_text(out, info, serving);
   line(out, "mettle_cache_blocks_used", "gauge", "Paged blocks in use.", s.blocks_used);
   line(out, "mettle_cache_blocks", "gauge", "Paged blocks.", s.blocks_total);
   line(out, "mettle_state_slots_used", "gauge", "Recurrent state slots in use.", s.slots_used);

@@ -31,7 +31,8 @@ class Metrics {
   Histogram time_to_first_token, inter_token_latency, request_duration;
 
   void count_answer(std::string_view route, int status);  // route: one of ours, never what a client wrote
-  std::string text(const EngineInfo& info, const EngineStats& stats, int64_t connections) const;
+  std::string text(const EngineInfo& info, const EngineStats& stats, const ServingPlan& serving,
+                   int64_t connections) const;
 
  private:
   mutable std::mutex mutex_;
