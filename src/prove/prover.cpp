@@ -46,6 +46,7 @@ void list_items(const AnyProblem& problem, size_t index, const ProveOptions& opt
   if (!options.only_op.empty() && options.only_op != op_name_of(problem)) return;
   for (ProofEntry& entry : list_candidates(problem, options.device, candidates)) {
     if (!options.only_backend.empty() && options.only_backend != entry.backend) continue;
+    if (!options.only_tactic.empty() && options.only_tactic != entry.tactic) continue;
     const bool open = entry.verdict.code == VerdictCode::kUnproved;
     items.push_back({.entry = std::move(entry), .problem = index, .prove = open, .time = open && options.time});
   }
@@ -109,7 +110,7 @@ class Run {
 
   std::string input() const {
     const int gpu = options_.device.kind == DeviceKind::kCuda ? options_.device.index : -1;
-    std::string text = json{{"threads", phase_.threads}, {"seed", 1}, {"gpu", gpu}}.dump() + "\n";
+    std::string text = json{{"threads", phase_.threads}, {"seed", options_.seed}, {"gpu", gpu}}.dump() + "\n";
     for (size_t p = 0; p < problems_.size(); ++p) {
       json entries = json::array();
       for (size_t i = 0; i < items_.size(); ++i) {

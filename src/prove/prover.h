@@ -42,7 +42,8 @@ struct ProveOptions {
   bool reprove = false;      // ignore kept verdicts
   bool time = true;          // measure per bucket
   bool tuned = true;         // times of `mettle tune` take the place of those of the proof where there are any
-  std::string only_op, only_backend;  // filters; empty = all
+  std::string only_op, only_backend, only_tactic;  // filters; empty = all
+  uint64_t seed = 1;                               // of the random cases
   // Proofs and timings that are done, of those to be done; the entry whose turn it is. Not called when all is kept.
   std::function<void(size_t done, size_t total, const ProofEntry& current)> on_progress;
 };
