@@ -31,6 +31,11 @@ struct Candidates {
 // present or not.
 std::vector<ProofEntry> list_candidates(const AnyProblem& problem, const Device& device, const Candidates& candidates);
 
+// choose() among these backends, in this order.
+template <class Problem>
+Choices<OpOf<Problem>> choose_among(const ProofReport& report, const Problem& problem, const std::string& named,
+                                    std::span<const Backend<OpOf<Problem>>* const> backends);
+
 // Silence after which a child is taken for hanging; tests shorten it.
 inline constexpr int kSilenceMs = 20'000;
 

@@ -51,7 +51,8 @@ struct Roof {
 };
 Roof roof_of(const AnyProblem& problem, int rows, double us, const Ceiling& ceiling, const Device& device);
 
-// Reads all of it with the widest loads that the CPU has; the result keeps the compiler from leaving it out.
+// Reads all of it, a multiple of 512 bytes, with the widest loads that the CPU has. The result, an exclusive or, keeps
+// the compiler from leaving it out.
 uint64_t read_memory(const uint8_t* data, int64_t bytes, const Device& cpu);
 
 // Clock and power while something runs, where they can be read.

@@ -61,7 +61,9 @@ __attribute__((target("avx2"))) uint64_t read_avx2(const uint8_t* p, int64_t byt
       sum[j] = _mm256_xor_si256(sum[j], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i + j * 32)));
   }
   for (int j = 1; j < 8; ++j) sum[0] = _mm256_xor_si256(sum[0], sum[j]);
-  return static_cast<uint64_t>(_mm256_extract_epi64(sum[0], 0) ^ _mm256_extract_epi64(sum[0], 2));
+  uint64_t out[4];
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(out), sum[0]);
+  return out[0] ^ out[1] ^ out[2] ^ out[3];
 }
 
 __attribute__((target("avx512f"))) uint64_t read_avx512(const uint8_t* p, int64_t bytes) {
@@ -74,7 +76,8 @@ __attribute__((target("avx512f"))) uint64_t read_avx512(const uint8_t* p, int64_
   for (int j = 1; j < 8; ++j) sum[0] = _mm512_xor_si512(sum[0], sum[j]);
   uint64_t out[8];
   _mm512_storeu_si512(out, sum[0]);
-  return out[0] ^ out[3] ^ out[7];
+  for (int i = 1; i < 8; ++i) out[0] ^= out[i];
+  return out[0];
 }
 
 __attribute__((target("avx2,fma"))) float fma_avx2(int64_t rounds) {

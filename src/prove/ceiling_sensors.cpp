@@ -5,9 +5,10 @@
 #include <algorithm>
 #include <charconv>
 #include <chrono>
-#include <filesystem>
+#include <cstdlib>
 #include <fstream>
 #include <optional>
+#include <sstream>
 
 #include "prove/ceiling.h"
 
@@ -27,7 +28,6 @@ std::optional<double> number_in(const std::string& path) {
 std::optional<double> cpu_clock() {
   double sum = 0;
   int count = 0;
-  std::error_code ec;
   for (int cpu = 0; cpu < 1024; ++cpu) {
     const auto khz = number_in(fmt::format("/sys/devices/system/cpu/cpu{}/cpufreq/scaling_cur_freq", cpu));
     if (!khz) break;
@@ -64,13 +64,12 @@ class Nvml {
     library_ = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library_ == nullptr) return;
     int (*init)() = nullptr;
-    int (*handle)(unsigned, void**) = nullptr;
-    load(init, "nvmlInit_v2"), load(handle, "nvmlDeviceGetHandleByIndex_v2");
+    load(init, "nvmlInit_v2");
     load(clock_, "nvmlDeviceGetClockInfo"), load(power_, "nvmlDeviceGetPowerUsage");
     load(limit_, "nvmlDeviceGetEnforcedPowerLimit");
-    if (init == nullptr || handle == nullptr || init() != 0) return;
+    if (init == nullptr || init() != 0) return;
     started_ = true;
-    if (handle(static_cast<unsigned>(index), &device_) != 0) device_ = nullptr;
+    find(index);
   }
   ~Nvml() {
     int (*shutdown)() = nullptr;
@@ -93,6 +92,26 @@ class Nvml {
   template <class F>
   void load(F& f, const char* name) {
     f = reinterpret_cast<F>(dlsym(library_, name));
+  }
+  // CUDA counts the devices that CUDA_VISIBLE_DEVICES lists, by number or by the beginning of a name; NVML all.
+  void find(int index) {
+    int (*by_number)(unsigned, void**) = nullptr;
+    int (*by_name)(const char*, void**) = nullptr;
+    load(by_number, "nvmlDeviceGetHandleByIndex_v2"), load(by_name, "nvmlDeviceGetHandleByUUID");
+    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    std::string word = fmt::to_string(index);
+    if (visible != nullptr && visible[0] != '\0') {
+      std::istringstream list(visible);
+      for (int i = 0; i <= index; ++i)
+        if (!std::getline(list, word, ',')) return;
+    }
+    unsigned number = 0;
+    const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
+    const bool is_number = error == std::errc() && end == word.data() + word.size();
+    int found = 1;
+    if (is_number && by_number != nullptr) found = by_number(number, &device_);
+    if (!is_number && by_name != nullptr) found = by_name(word.c_str(), &device_);
+    if (found != 0) device_ = nullptr;
   }
   std::optional<double> milliwatts(int (*ask)(void*, unsigned*)) const {
     unsigned mw = 0;

@@ -1,9 +1,11 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <limits>
 
 #include "base/error.h"
 #include "base/log.h"
+#include "prove/candidates.h"
 #include "prove/prover.h"
 
 namespace mettle {
@@ -15,23 +17,24 @@ struct Proved {
   const ProofEntry* entry = nullptr;
   bool reference = false;
 
-  // Time at a bucket; a bucket that was not timed, because it took too long, is reckoned from the last that was.
-  double us(size_t bucket) const {
-    for (size_t b = bucket + 1; b-- > 0;)
-      if (entry->us[b] > 0) return entry->us[b] * kRowBuckets[bucket] / kRowBuckets[b];
-    return 0;
-  }
+  double us(size_t bucket) const { return us_at(*entry, bucket); }
 };
 
 // The proved candidates in the order of the op's list; a tactic's place in its backend's list rises with its ISA.
 template <class Problem, class Op = OpOf<Problem>>
-std::vector<Proved<Op>> proved_of(const ProofReport& report, const Problem& problem, const std::string& named) {
+std::vector<Proved<Op>> proved_of(const ProofReport& report, const Problem& problem, const std::string& named,
+                                  std::span<const Backend<Op>* const> backends) {
   std::vector<Proved<Op>> out;
   const Device& device = report.where;
   const std::string text = problem.text();
-  for (const Backend<Op>* backend : backends_of<Op>()) {
+  for (const Backend<Op>* backend : backends) {
     if (backend->kind != device.kind) continue;
     if (!named.empty() && backend->name != named) continue;
+    // What has no proof is not even asked: it may throw at the question.
+    if (std::none_of(report.entries.begin(), report.entries.end(), [&](const ProofEntry& e) {
+          return e.problem == text && e.backend == backend->name && e.verdict.ok();
+        }))
+      continue;
     if (!backend->supports(problem, device).ok()) continue;
     for (const Tactic& tactic : backend->tactics(problem, device)) {
       const ProofEntry* e = report.find(text, backend->name, tactic.name);
@@ -48,6 +51,31 @@ bool better(const Proved<Op>& one, const Proved<Op>& other, size_t bucket) {
   if (us > 0 && other_us > 0) return us < other_us;
   // Without times: the first backend of the list, its last tactic.
   return us > 0 || (other_us == 0 && one.choice.backend == other.choice.backend);
+}
+
+// Weights are packed once, so the backends that share a server read one layout: that of the best single choice, the
+// tactic whose times over all buckets multiply to the least. What is chosen per bucket is then never slower than it.
+// The reference reads every layout and has no say; without times the first backend of the list has it.
+template <class Op>
+void keep_one_layout(std::vector<Proved<Op>>& proved) {
+  const Proved<Op>* best = nullptr;
+  double best_product = 0;
+  for (const Proved<Op>& p : proved) {
+    if (p.reference) continue;
+    double product = 1;
+    bool timed = true;
+    for (size_t b = 0; b < kRowBuckets.size(); ++b) {
+      timed = timed && p.us(b) > 0;
+      product *= p.us(b);
+    }
+    if (!timed) product = std::numeric_limits<double>::infinity();
+    if (best != nullptr && !(product < best_product)) continue;
+    best = &p;
+    best_product = product;
+  }
+  if (best == nullptr) return;
+  const Layout layout = best->choice.backend->layout;
+  std::erase_if(proved, [&](const Proved<Op>& p) { return !p.reference && p.choice.backend->layout != layout; });
 }
 
 // Each backend's best tactic of a bucket, best backend first; the reference is the last.
@@ -80,10 +108,22 @@ std::string candidates_of(const ProofReport& report, const std::string& problem)
 
 }  // namespace
 
+double us_at(const ProofEntry& entry, size_t bucket) {
+  for (size_t b = bucket + 1; b-- > 0;)
+    if (entry.us[b] > 0) return entry.us[b] * kRowBuckets[bucket] / kRowBuckets[b];
+  return 0;
+}
+
 template <class Problem>
 Choices<OpOf<Problem>> choose(const ProofReport& report, const Problem& problem, const std::string& named) {
+  return choose_among(report, problem, named, backends_of<OpOf<Problem>>());
+}
+
+template <class Problem>
+Choices<OpOf<Problem>> choose_among(const ProofReport& report, const Problem& problem, const std::string& named,
+                                    std::span<const Backend<OpOf<Problem>>* const> backends) {
   using Op = OpOf<Problem>;
-  const std::vector<Proved<Op>> proved = proved_of(report, problem, named);
+  std::vector<Proved<Op>> proved = proved_of(report, problem, named, backends);
   if (proved.empty())
     fail(Code::kUnsupported,
          fmt::format("{}: {} is proved here; candidates for {}:{}", Op::kName,
@@ -93,22 +133,19 @@ Choices<OpOf<Problem>> choose(const ProofReport& report, const Problem& problem,
   const bool last_resort = std::all_of(proved.begin(), proved.end(), [](const auto& p) { return p.reference; });
   // Loud only where a faster backend was meant to serve.
   if (last_resort && named.empty()) {
-    const auto all = backends_of<Op>();
-    if (std::count_if(all.begin(), all.end(), [&](const auto* b) { return b->kind == report.where.kind; }) > 1)
+    if (std::count_if(backends.begin(), backends.end(), [&](const auto* b) { return b->kind == report.where.kind; }) >
+        1)
       log::warn("prove: {} runs on its reference backend, which is slow: no other was proved:{}", Op::kName,
                 candidates_of(report, problem.text()));
     else
       log::info("prove: {} runs on its reference backend: it has no other", Op::kName);
   }
+  keep_one_layout(proved);
   Choices<Op> choices;
   for (size_t b = 0; b < kRowBuckets.size(); ++b) {
     std::vector<Choice<Op>> rank = ranked(proved, b);
     choices.by_bucket[b] = rank.front();
     rank.erase(rank.begin());
-    // Weights are packed once: who takes over later must read them as they lie. The reference reads every layout.
-    std::erase_if(rank, [&](const Choice<Op>& c) {
-      return c.backend->layout != choices.by_bucket[b].backend->layout && c.backend->name != "reference";
-    });
     choices.behind[b] = std::move(rank);
   }
   return choices;
@@ -125,8 +162,10 @@ void warn_of_failures(const ProofReport& report) {
   }
 }
 
-#define METTLE_CHOOSE(Problem) \
-  template Choices<OpOf<Problem>> choose<Problem>(const ProofReport&, const Problem&, const std::string&);
+#define METTLE_CHOOSE(Problem)                                                                                  \
+  template Choices<OpOf<Problem>> choose<Problem>(const ProofReport&, const Problem&, const std::string&);      \
+  template Choices<OpOf<Problem>> choose_among<Problem>(const ProofReport&, const Problem&, const std::string&, \
+                                                        std::span<const Backend<OpOf<Problem>>* const>);
 METTLE_CHOOSE(EmbedProblem)
 METTLE_CHOOSE(JoinProblem)
 METTLE_CHOOSE(LinearProblem)

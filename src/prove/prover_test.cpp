@@ -14,6 +14,7 @@
 #include "prove/store.h"
 #include "prove/test_problems.h"
 #include "prove/trial.h"
+#include "prove/tune.h"
 
 namespace mettle {
 namespace {
@@ -467,6 +468,7 @@ TEST(BuildId, IsStable) {
 
 int main(int argc, char** argv) {
   if (argc > 1 && std::strcmp(argv[1], "--child") == 0) return mettle::prove_child(mettle::mutant_candidates());
+  if (argc > 1 && std::strcmp(argv[1], "--tune-child") == 0) return mettle::tune_child(mettle::mutant_candidates());
   testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

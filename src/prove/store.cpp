@@ -1,23 +1,20 @@
 #include "prove/store.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
-#include <chrono>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "base/error.h"
 #include "base/file_map.h"
 #include "base/log.h"
+#include "prove/store_folder.h"
 
 namespace mettle {
 namespace {
@@ -27,61 +24,8 @@ using nlohmann::json;
 constexpr std::string_view kMagic = "mettle-verdicts 2 ";
 constexpr size_t kLargestFile = size_t{64} << 20;
 
-uint64_t fnv(std::string_view bytes) {
-  uint64_t h = 0xCBF29CE484222325u;
-  for (const char c : bytes) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
-  return h;
-}
-
 std::string key_of(const ProofEntry& e) {
   return fmt::format("{}|{}|{}|{}|{}", e.op, e.problem, e.backend, e.tactic, e.numerics);
-}
-
-// One writer at a time. Where a folder cannot be locked, or its holder was stopped, it goes on without: then two
-// writers may lose a verdict to each other, which is a miss later, never a wrong one.
-class Turn {
- public:
-  explicit Turn(const std::filesystem::path& folder) : fd_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-    constexpr auto kPatience = std::chrono::seconds(10);
-    const auto begin = std::chrono::steady_clock::now();
-    while (fd_ >= 0 && !held_) {
-      held_ = flock(fd_, LOCK_EX | LOCK_NB) == 0;
-      if (held_ || (errno != EWOULDBLOCK && errno != EINTR)) break;
-      if (std::chrono::steady_clock::now() - begin > kPatience) break;
-      std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    }
-  }
-  ~Turn() {
-    if (fd_ >= 0) close(fd_);
-  }
-  Turn(const Turn&) = delete;
-  Turn& operator=(const Turn&) = delete;
-  bool held() const { return held_; }
-
- private:
-  int fd_;
-  bool held_ = false;
-};
-
-// "69e643baeef67ddf.json"
-bool is_store_name(std::string_view name) {
-  constexpr size_t kDigits = 16;
-  return name.size() == kDigits + 5 && name.ends_with(".json") &&
-         name.substr(0, kDigits).find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
-
-// What a writer that was killed left behind: "69e643baeef67ddf.json.4711.0.tmp"
-bool is_leftover_name(std::string_view name) {
-  return name.ends_with(".tmp") && name.size() > 21 && is_store_name(name.substr(0, 21));
-}
-
-// Only while it is our turn: no other writer is at work.
-void sweep(const std::filesystem::path& folder) {
-  std::error_code ec;
-  std::vector<std::filesystem::path> left;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ec))
-    if (is_leftover_name(entry.path().filename().string())) left.push_back(entry.path());
-  for (const auto& path : left) std::filesystem::remove(path, ec);
 }
 
 // The body of a whole file; empty: damaged, of another version or foreign.
@@ -89,8 +33,9 @@ std::string_view body_of(std::string_view content) {
   const size_t end = content.find('\n');
   if (!content.starts_with(kMagic) || end == std::string_view::npos) return {};
   const std::string_view body = content.substr(end + 1);
-  return content.substr(kMagic.size(), end - kMagic.size()) == fmt::format("{:016x}", fnv(body)) ? body
-                                                                                                 : std::string_view{};
+  return content.substr(kMagic.size(), end - kMagic.size()) == fmt::format("{:016x}", checksum(body))
+             ? body
+             : std::string_view{};
 }
 
 // Deletes a file and says what it held.
@@ -124,7 +69,7 @@ VerdictStore::VerdictStore(std::string folder, const std::string& build, const D
   identity_ = fmt::format("{} {} {}", build, device.name, device.model);
   if (!device.driver.empty()) identity_ += " " + device.driver;
   for (const Isa isa : device.isas) identity_ += fmt::format(" {}", name_of(isa));
-  path_ = fmt::format("{}/verdicts/{:016x}.json", folder, fnv(identity_));
+  path_ = fmt::format("{}/verdicts/{:016x}.json", folder, checksum(identity_));
   kept_ = load(path_, identity_);
 }
 
@@ -192,8 +137,8 @@ void VerdictStore::save() {
   const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
   std::error_code ec;
   std::filesystem::create_directories(folder, ec);  // what it cannot do, the writing below says
-  const Turn turn(folder);
-  if (turn.held()) sweep(folder);
+  const StoreTurn turn(folder);
+  if (turn.held()) sweep_leftovers(folder);
   std::map<std::string, Kept> all = load(path_, identity_);
   for (auto& [key, fresh] : fresh_) {
     Kept& k = all[key];
@@ -226,7 +171,7 @@ void VerdictStore::save() {
   const std::string body =
       json{{"identity", identity_}, {"entries", entries}}.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
   try {
-    write_file_atomically(path_, fmt::format("{}{:016x}\n{}", kMagic, fnv(body), body));
+    write_file_atomically(path_, fmt::format("{}{:016x}\n{}", kMagic, checksum(body), body));
   } catch (const std::exception& e) {
     log::warn("prove: verdicts are not kept: {}", e.what());
   }
@@ -235,7 +180,7 @@ void VerdictStore::save() {
 std::vector<VerdictStore::Forgotten> VerdictStore::forget() {
   std::error_code ec;
   if (path_.empty() || !std::filesystem::exists(std::filesystem::symlink_status(path_, ec))) return {};
-  const Turn turn(std::filesystem::path(path_).parent_path());
+  const StoreTurn turn(std::filesystem::path(path_).parent_path());
   kept_.clear();
   fresh_.clear();
   return {forget_file(path_)};
@@ -244,8 +189,8 @@ std::vector<VerdictStore::Forgotten> VerdictStore::forget() {
 std::vector<VerdictStore::Forgotten> VerdictStore::forget_all(const std::string& folder) {
   if (folder.empty() || folder == "none") return {};
   const std::filesystem::path verdicts = std::filesystem::path(folder) / "verdicts";
-  const Turn turn(verdicts);
-  if (turn.held()) sweep(verdicts);
+  const StoreTurn turn(verdicts);
+  if (turn.held()) sweep_leftovers(verdicts);
   std::error_code ec;
   std::vector<std::string> paths;
   for (const auto& entry : std::filesystem::directory_iterator(verdicts, ec))

@@ -7,12 +7,6 @@
 
 namespace mettle {
 
-double us_at(const ProofEntry& entry, size_t bucket) {
-  for (size_t b = bucket + 1; b-- > 0;)
-    if (entry.us[b] > 0) return entry.us[b] * kRowBuckets[bucket] / kRowBuckets[b];
-  return 0;
-}
-
 bool clearly_faster(const TunedTime& other, const TunedTime& untuned) {
   constexpr double kLeastGain = 0.01;
   constexpr double kOfMedian = 1.2533;  // standard error of a median, of a normal distribution's mean

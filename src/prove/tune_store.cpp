@@ -11,6 +11,7 @@
 #include "base/error.h"
 #include "base/file_map.h"
 #include "base/log.h"
+#include "prove/store_folder.h"
 
 namespace mettle {
 namespace {
@@ -24,12 +25,6 @@ constexpr size_t kMostUnits = 10'000, kMostTimes = 256, kLongestText = 2'000;
 constexpr double kLongestUs = 1e10;  // hours
 constexpr double kMostNoise = 100;
 constexpr int kMostSamples = 1'000'000;
-
-uint64_t fnv(std::string_view bytes) {
-  uint64_t h = 0xCBF29CE484222325u;
-  for (const char c : bytes) h = (h ^ static_cast<uint8_t>(c)) * 0x100000001B3u;
-  return h;
-}
 
 constexpr TuneOutcome kOutcomes[] = {TuneOutcome::kSame, TuneOutcome::kFaster, TuneOutcome::kKept};
 
@@ -181,7 +176,7 @@ std::string tuning_text(const Tuning& tuning) {
   const json all = {{"build", id.build}, {"device", id.device},   {"model", id.model}, {"driver", id.driver},
                     {"isas", id.isas},   {"threads", id.threads}, {"units", units}};
   const std::string body = all.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
-  return fmt::format("{}{:016x}\n{}", kMagic, fnv(body), body);
+  return fmt::format("{}{:016x}\n{}", kMagic, checksum(body), body);
 }
 
 Tuning parse_tuning(const std::string& name, std::string_view text) {
@@ -195,7 +190,7 @@ Tuning parse_tuning(const std::string& name, std::string_view text) {
     fail(Code::kBadModel,
          fmt::format("{}: is of another version: its first line must begin with \"{}\", got \"{:.40}\"", name, kMagic,
                      head));
-  const std::string sum = fmt::format("{:016x}", fnv(body));
+  const std::string sum = fmt::format("{:016x}", checksum(body));
   if (head.substr(kMagic.size()) != sum)
     fail(Code::kBadModel, fmt::format("{}: is damaged or cut: its checksum must be {}, the {} bytes after its first "
                                       "line give {}",
@@ -223,7 +218,7 @@ TuningStore::TuningStore(const std::string& cache_folder, const TuningIdentity& 
   if (folder == "none") return;
   const std::string key = fmt::format("{}|{}|{}|{}|{}|{}", identity.build, identity.device, identity.model,
                                       identity.driver, identity.isas, identity.threads);
-  path_ = fmt::format("{}/tunings/{:016x}.json", folder, fnv(key));
+  path_ = fmt::format("{}/tunings/{:016x}.json", folder, checksum(key));
 }
 
 std::vector<TunedUnit> TuningStore::load() const {
@@ -240,12 +235,15 @@ std::vector<TunedUnit> TuningStore::load() const {
 
 void TuningStore::put(const TunedUnit& unit) {
   if (path_.empty()) return;
-  std::vector<TunedUnit> units = load();
-  std::erase_if(units, [&](const TunedUnit& u) { return key_of(u) == key_of(unit); });
-  units.push_back(unit);
-  if (units.size() > kMostUnits) units.erase(units.begin(), units.end() - static_cast<std::ptrdiff_t>(kMostUnits));
   try {
-    std::filesystem::create_directories(std::filesystem::path(path_).parent_path());
+    const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
+    std::filesystem::create_directories(folder);
+    const StoreTurn turn(folder);
+    if (turn.held()) sweep_leftovers(folder);
+    std::vector<TunedUnit> units = load();
+    std::erase_if(units, [&](const TunedUnit& u) { return key_of(u) == key_of(unit); });
+    units.push_back(unit);
+    if (units.size() > kMostUnits) units.erase(units.begin(), units.end() - static_cast<std::ptrdiff_t>(kMostUnits));
     write_file_atomically(path_, tuning_text({identity_, std::move(units)}));
   } catch (const std::exception& e) {
     if (!warned_) log::warn("tune: results are not kept: {}", e.what());
@@ -253,7 +251,7 @@ void TuningStore::put(const TunedUnit& unit) {
   }
 }
 
-std::vector<TunedUnit> import_tuning(const std::string& path, const TuningIdentity& here, const ProofReport& report) {
+std::vector<TunedUnit> read_tuning(const std::string& path, const TuningIdentity& here) {
   std::error_code ec;
   if (!std::filesystem::is_regular_file(path, ec)) fail(Code::kBadModel, fmt::format("{}: no such file", path));
   Tuning tuning = parse_tuning(path, read_file(path, kLargestFile));
@@ -272,7 +270,11 @@ std::vector<TunedUnit> import_tuning(const std::string& path, const TuningIdenti
   if (id.threads != here.threads)
     fail(Code::kBadModel, fmt::format("{}: was measured with {} threads, here are {}: give --threads {}", path,
                                       id.threads, here.threads, id.threads));
-  for (const TunedUnit& u : tuning.units) {
+  return std::move(tuning.units);
+}
+
+void check_tuned(const std::string& path, std::span<const TunedUnit> units, const ProofReport& report) {
+  for (const TunedUnit& u : units) {
     const bool known = std::any_of(report.entries.begin(), report.entries.end(),
                                    [&](const ProofEntry& e) { return e.op == u.op && e.problem == u.problem; });
     if (!known) fail(Code::kBadModel, fmt::format("{}: the model has no problem \"{} {}\"", path, u.op, u.problem));
@@ -290,7 +292,6 @@ std::vector<TunedUnit> import_tuning(const std::string& path, const TuningIdenti
     proved(u.chosen);
     proved(u.untuned);
   }
-  return std::move(tuning.units);
 }
 
 }  // namespace mettle

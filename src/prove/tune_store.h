@@ -38,8 +38,9 @@ class TuningStore {
   bool warned_ = false;
 };
 
-// A file that a person names: fails with kBadModel or kInvalidRequest naming what differs from this device and build,
-// or the first problem, backend or tactic that is unknown or not proved here.
-std::vector<TunedUnit> import_tuning(const std::string& path, const TuningIdentity& here, const ProofReport& report);
+// A file that a person names. Fails with kBadModel naming what differs from this device, build and number of threads.
+std::vector<TunedUnit> read_tuning(const std::string& path, const TuningIdentity& here);
+// Fails with kBadModel naming the first problem, backend or tactic of it that is unknown or not proved in the report.
+void check_tuned(const std::string& path, std::span<const TunedUnit> units, const ProofReport& report);
 
 }  // namespace mettle
