@@ -17,6 +17,9 @@ import unittest
 
 PROGRAM = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 and not sys.argv[1].startswith("-") else "build/mettle"
 READY_SECONDS = 300
+# A shell without job control starts `scripts/test &` with SIGINT ignored, and who is started from there inherits it.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 class Server:
