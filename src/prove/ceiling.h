@@ -23,7 +23,7 @@ inline constexpr int kTimedContext = 256, kTimedSequences = 16;
 OpCost cost_of(const AnyProblem& problem, int rows, DeviceKind kind);
 // Of `experts` experts, those that `rows` tokens with `top_k` each meet when every one is as likely:
 // E (1 - (1 - K/E)^n).
-double distinct_experts(int experts, int top_k, int rows);
+double experts_met(int experts, int top_k, int rows);
 
 struct ReadRate {
   int64_t bytes = 0;  // read again and again

@@ -53,7 +53,7 @@ struct Counter {
     const double fixed = packed(p.router_format, p.experts + (p.shared_gate ? 1 : 0), p.hidden) + shared +
                          n * (h * size(p.activation) + h * 4 + k * 8);
     const double flops = 2 * n * h * (e + 3 * (k * w + s) + (p.shared_gate ? 1 : 0));
-    return {fixed + distinct_experts(p.experts, p.top_k, rows) * expert, flops, fixed + e * expert};
+    return {fixed + experts_met(p.experts, p.top_k, rows) * expert, flops, fixed + e * expert};
   }
 
   OpCost of(const AttentionProblem& p) const {
@@ -90,7 +90,7 @@ struct Counter {
 
 }  // namespace
 
-double distinct_experts(int experts, int top_k, int rows) {
+double experts_met(int experts, int top_k, int rows) {
   return experts * (1 - std::pow(1 - double(top_k) / experts, rows));
 }
 
