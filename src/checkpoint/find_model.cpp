@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/file_map.h"
+#include "base/hub_cache.h"
 #include "checkpoint/model_folder.h"
 
 namespace mettle {
@@ -50,27 +51,6 @@ std::string find_embedded() {
                    fmt::join(looked, ", ")));
 }
 
-// The folders that may hold "models--owner--name", in the order of huggingface_hub.
-fs::path hub_cache() {
-  if (const std::string hub = environment("HF_HUB_CACHE"); !hub.empty()) return hub;
-  if (const std::string hub = environment("HUGGINGFACE_HUB_CACHE"); !hub.empty()) return hub;
-  if (const std::string home = environment("HF_HOME"); !home.empty()) return fs::path(home) / "hub";
-  if (const std::string cache = environment("XDG_CACHE_HOME"); !cache.empty())
-    return fs::path(cache) / "huggingface/hub";
-  return fs::path(environment("HOME")) / ".cache/huggingface/hub";
-}
-
-bool is_repository_name(const std::string& model) {
-  const auto plain = [](const std::string& part) {
-    return !part.empty() && part.size() <= 96 && part[0] != '.' && part[0] != '-' &&
-           std::all_of(part.begin(), part.end(), [](unsigned char c) {
-             return (c < 128 && std::isalnum(c)) || c == '-' || c == '_' || c == '.';
-           });
-  };
-  const size_t slash = model.find('/');
-  return slash != std::string::npos && plain(model.substr(0, slash)) && plain(model.substr(slash + 1));
-}
-
 // The commit of refs/main, else the only snapshot there is.
 std::optional<fs::path> snapshot_of(const fs::path& repository) {
   if (is_file(repository / "refs/main")) {
@@ -104,9 +84,7 @@ std::string find_model(const std::string& model) {
   }
   if (!is_repository_name(model))
     fail(Code::kBadModel, fmt::format("{}: no such folder, and not of the form owner/name", model));
-  std::string repository = "models--" + model;
-  repository.replace(repository.find('/'), 1, "--");
-  const fs::path folder = hub_cache() / repository;
+  const fs::path folder = hub_cache() / hub_folder_name(model);
   const std::optional<fs::path> snapshot = snapshot_of(folder);
   if (!snapshot || !is_file(*snapshot / "config.json"))
     fail(Code::kBadModel, fmt::format("{}: no such folder, and not downloaded: {} has no config.json", model,

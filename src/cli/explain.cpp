@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -15,11 +14,10 @@
 #include "checkpoint/weight_source.h"
 #include "cli/explanation.h"
 #include "cli/model_flags.h"
+#include "cli/target.h"
 #include "models/registry.h"
 #include "prove/candidates.h"
 #include "prove/store.h"
-#include "tensor/device_table.h"
-#include "tensor/gpu.h"
 
 namespace mettle {
 namespace {
@@ -31,24 +29,6 @@ struct Arguments {
   int tp_size = 1;
   bool json = false, codes = false;
 };
-
-Device device_of(const std::string& name, bool& named) {
-  const std::optional<Device> known = device_of_table(name);
-  named = known.has_value();
-  if (named) return *known;
-  if (name == "auto" || name == "cpu" || name.starts_with("cuda")) return find_device(name);
-  std::string list;
-  for (const DeviceFacts& f : device_table()) list += fmt::format("{}, ", f.name);
-  fail(Code::kInvalidRequest, fmt::format("--device: must be {}cpu, cuda, cuda:N or auto, got \"{}\"", list, name));
-}
-
-// Whether the folder has weights whose formats can be read; else config.json tells them.
-bool has_weights(const std::string& folder) {
-  std::error_code ec;
-  for (const auto& entry : std::filesystem::directory_iterator(folder, ec))
-    if (entry.path().extension() == ".safetensors") return true;
-  return false;
-}
 
 // What our backend of that name meets at this model's problems: its proof or refusal, the first one that is no refusal.
 Verdict verdict_of(const Explanation& e, std::string_view op, const std::string& backend) {
@@ -78,7 +58,7 @@ void add_words(Explanation& e) {
 
 Explanation explain(const Arguments& a) {
   Explanation e;
-  e.device = device_of(a.device, e.named);
+  e.device = device_of_flag(a.device, e.named);
   const ModelFolder folder = open_model_folder(find_model(a.model));
   const bool dummy = a.load_format == "dummy" || !has_weights(folder.path);
   const std::unique_ptr<WeightSource> source =

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "models/weight_listener.h"
 
 namespace mettle {
 
 RawMatrix WeightReader::matrix(const std::string& module, int64_t rows, int64_t cols) {
   if (!planning()) return source_.matrix(module, rows, cols, team_);
+  if (auto* listener = dynamic_cast<WeightListener*>(&source_)) listener->wants_matrix(module, rows, cols);
   RawMatrix m;
   m.format = source_.format_of(module);
   m.rows = rows;
@@ -17,8 +19,9 @@ RawMatrix WeightReader::matrix(const std::string& module, int64_t rows, int64_t 
 }
 
 std::vector<float> WeightReader::vector(const std::string& name, const Shape& shape) {
-  if (planning()) return std::vector<float>(static_cast<size_t>(shape.elements()));
-  return source_.vector(name, shape);
+  if (!planning()) return source_.vector(name, shape);
+  if (auto* listener = dynamic_cast<WeightListener*>(&source_)) listener->wants_vector(name, shape);
+  return std::vector<float>(static_cast<size_t>(shape.elements()));
 }
 
 int64_t column_unit(WeightFormat format) {
