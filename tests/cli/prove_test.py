@@ -1,11 +1,16 @@
-"""`mettle prove`: table, JSON, exit codes, kept verdicts, a killed parent leaves nothing behind."""
+"""`mettle prove`: table, JSON, exit codes, kept and forgotten verdicts, a killed parent leaves nothing behind."""
+import fcntl
 import json
 import os
+import pty
+import re
 import signal
 import stat
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 import unittest
 
@@ -13,7 +18,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."
 import serving
 
 FIELDS = ["op", "backend", "tactic", "problem", "verdict", "have", "need", "sentence", "remedy", "max_error", "bound",
-          "comparisons", "cases", "ms"]
+          "group_error", "comparisons", "cases", "ms", "us"]
 OPS = {"embed", "join", "linear", "moe", "attention", "gdn", "sample"}
 
 
@@ -45,7 +50,7 @@ class Prove(unittest.TestCase):
     def test_everything_is_proved_and_kept(self):
         r, report = self.results()
         self.assertEqual(r.returncode, 0, r.stdout + r.stderr)
-        self.assertEqual(list(report), ["device", "build", "results"])
+        self.assertEqual(list(report), ["device", "build", "row_buckets", "results"])
         self.assertEqual({e["op"] for e in report["results"]}, OPS)
         for e in report["results"]:
             self.assertEqual(list(e), FIELDS)
@@ -53,6 +58,8 @@ class Prove(unittest.TestCase):
             if e["verdict"] == "OK":
                 self.assertGreater(e["comparisons"], 0)
                 self.assertLessEqual(e["max_error"], e["bound"])
+                self.assertLessEqual(e["group_error"], 1)
+                self.assertEqual(len(e["us"]), len(report["row_buckets"]))
         for op in OPS:
             self.assertIn(op, r.stdout)
         self.assertNotIn("\x1b", r.stdout + r.stderr)
@@ -98,6 +105,79 @@ class Prove(unittest.TestCase):
         r = self.prove("--op", "join", XDG_CACHE_HOME=blocked)
         self.assertEqual(r.returncode, 0, r.stderr)
         self.assertEqual(r.stderr.count("not kept"), 1, r.stderr)
+
+    def kept(self):
+        folder = os.path.join(self.folder.name, "mettle", "verdicts")
+        return sorted(os.listdir(folder)) if os.path.isdir(folder) else []
+
+    def test_forgetting(self):
+        r = self.prove("--forget")
+        self.assertEqual((r.returncode, r.stderr), (0, ""))
+        self.assertIn("nothing is kept in " + os.path.join(self.folder.name, "mettle", "verdicts"), r.stdout)
+        self.prove("--op", "join")
+        own, = self.kept()
+        other = os.path.join(self.folder.name, "mettle", "verdicts", "0123456789abcdef.json")
+        notes = os.path.join(self.folder.name, "mettle", "verdicts", "notes.json")
+        for path in (other, notes):
+            with open(path, "w") as f:
+                f.write("of another build")
+        r = self.prove("--forget")
+        self.assertEqual((r.returncode, r.stderr), (0, ""))
+        self.assertRegex(r.stdout, rf"(?s)^forgotten: \S+/{own}\n  \d+ verdicts of \w+ .*, \d+ bytes\n$")
+        self.assertEqual(self.kept(), ["0123456789abcdef.json", "notes.json"])
+        self.assertNotIn("cached", self.prove("--op", "join").stdout)
+        r = self.prove("--forget", "--all")
+        self.assertEqual(r.returncode, 0, r.stderr)
+        self.assertEqual(r.stdout.count("forgotten: "), 2, r.stdout)
+        self.assertIn("a damaged file", r.stdout)
+        self.assertEqual(self.kept(), ["notes.json"])
+        for arguments in (["--all"], ["--forget", "--op", "moe"], ["--forget", "--reprove"], ["--forget", "models/mettle-tiny"],
+                          ["--forget", "--html", "x.html"]):
+            r = self.prove(*arguments)
+            self.assertEqual(r.returncode, 2, (arguments, r))
+
+    def test_sixteen_at_once_on_an_empty_cache(self):
+        argv = [serving.PROGRAM, "prove", "--op", "join", "--backend", "reference"]
+        for _ in range(2):
+            running = [subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                                        env={**os.environ, "XDG_CACHE_HOME": self.folder.name}) for _ in range(16)]
+            for process in running:
+                out, err = process.communicate(timeout=300)
+                self.assertEqual((process.returncode, err), (0, ""), out)
+            self.assertEqual(len(self.kept()), 1, self.kept())
+            self.assertEqual(self.prove(*argv[2:]).stdout.count("cached"), 2)
+            self.prove("--forget")
+            self.assertEqual(self.kept(), [])
+
+    def on_a_terminal(self, *arguments, columns=60):
+        """Exit code and what a terminal of that width gets on standard error."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+        process = subprocess.Popen([serving.PROGRAM, "prove", *arguments], stdin=subprocess.DEVNULL, stderr=theirs,
+                                   stdout=subprocess.DEVNULL, env={**os.environ, "XDG_CACHE_HOME": self.folder.name})
+        os.close(theirs)
+        said = b""
+        try:
+            while part := os.read(ours, 4096):
+                said += part
+        except OSError:  # the other end is closed
+            pass
+        os.close(ours)
+        return process.wait(60), said.decode()
+
+    def test_a_bar_on_a_terminal(self):
+        code, said = self.on_a_terminal("--op", "join", columns=50)
+        self.assertEqual(code, 0, said)
+        bars = said.split("\r\x1b[K")
+        self.assertEqual((bars[0], bars[-1]), ("", ""), said)  # wiped at the end
+        parts = [int(re.search(r"(\d+)%", b).group(1)) for b in bars[1:-1]]
+        self.assertEqual(parts, sorted(parts))
+        self.assertEqual(parts[-1], 100)
+        for bar in bars[1:-1]:
+            self.assertTrue(bar.startswith("proving "), bar)
+            self.assertLess(len(bar), 50)
+        self.assertIn(" join ", said)
+        self.assertEqual(self.on_a_terminal("--op", "join"), (0, ""))  # nothing to wait for
 
     def test_child_rejects_garbage(self):
         for text, says in (("", "got none"), ("no json\n", "no JSON object"), ('{"threads": 1}\n{"problem": {"op": "gelu"}, "entries": []}\n', "gelu"),
