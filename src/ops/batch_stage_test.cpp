@@ -80,7 +80,9 @@ TEST(SampleStage, FlattensCountsAndBiasesAndGrows) {
   SampleStage stage(2, *place);  // room for 2,048 counts to begin with
   const std::vector<SampleRow> rows = {{.temperature = 0.5f, .top_k = 7, .counts = counts},
                                        {.random = 0.25, .top_logprobs = 3, .biases = biases}};
+  const size_t before = place->bytes();
   const DeviceSample& d = stage.fill(rows);
+  EXPECT_GE(place->bytes() - before, counts.size() * sizeof(TokenCount));
   EXPECT_EQ(d.rows[0].temperature, 0.5f);
   EXPECT_EQ(d.rows[0].top_k, 7);
   EXPECT_EQ(d.rows[0].counts, 3000);

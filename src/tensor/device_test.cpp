@@ -23,7 +23,7 @@ void expect_refused(const std::string& name, Code code, const std::string& part)
 
 TEST(FindDevice, NamesAndTheirRefusals) {
   EXPECT_EQ(find_device("cpu").kind, DeviceKind::kCpu);
-  for (const char* name : {"gpu", "cuda:", "cuda:x", "cuda:1x", "cuda1", "CPU", ""})
+  for (const char* name : {"gpu", "gpu:10", "cuda;1", "cuda:", "cuda:x", "cuda:1x", "cuda1", "CPU", ""})
     expect_refused(name, Code::kInvalidRequest, "must be auto, cpu, cuda or cuda:N");
   if (gpu::count() == 0) {
     expect_refused("cuda", Code::kDevice, gpu::why_none());
