@@ -9,7 +9,7 @@
 
 #include "base/error.h"
 
-namespace mettle {
+namespace mettle::net {
 namespace {
 
 constexpr size_t kMostHeaderBytes = size_t{256} << 10;
@@ -226,4 +226,4 @@ HttpReply HttpClient::send(const HttpRequest& request) {
   return std::move(exchange.reply);
 }
 
-}  // namespace mettle
+}  // namespace mettle::net

@@ -10,6 +10,7 @@
 #include <vector>
 
 namespace mettle {
+namespace net {  // the server has a HttpRequest of its own
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
@@ -62,5 +63,13 @@ class HttpClient {
   struct Handle;
   std::unique_ptr<Handle> handle_;
 };
+
+}  // namespace net
+
+using net::HttpClient;
+using net::HttpEnd;
+using net::HttpHeaders;
+using net::HttpReply;
+using net::HttpRequest;
 
 }  // namespace mettle
