@@ -44,7 +44,7 @@ bool is_scale(std::string_view name) {
 // Of a whole tensor: a zero there means that nothing was calibrated, while a block of zero weights may well have one.
 bool is_global(const StoredTensor& t) {
   return t.name.ends_with("_scale_2") || t.name.ends_with("_global_scale") || t.name.ends_with("input_scale") ||
-         (t.bytes == size_of(t.dtype) && is_scale(t.name));
+         (t.dtype != DType::kE4M3 && t.bytes == size_of(t.dtype) && is_scale(t.name));
 }
 
 class Finder {

@@ -157,11 +157,11 @@ class Contents {
         const std::string format = readable ? std::string(name_of(m->format))
                                    : m      ? m->unsupported
                                             : std::string(t.stored_as);
-        add(module, format, readable ? m->rows() * m->cols() : elements, bytes, used(module));
+        add(module, format, readable ? m->rows() * m->cols() : elements, bytes, used(module) || used(t.name));
       } else if (const std::string owner(module_of_companion(t.name)); !owner.empty()) {
         companions_.emplace_back(owner, bytes);
       } else {
-        add(t.name, t.stored_as, elements, bytes, used(t.name));
+        add(t.name, t.readable ? mettle::name_of(t.dtype) : t.stored_as, elements, bytes, used(t.name));
       }
     }
     // Scales count to the matrix they belong to.

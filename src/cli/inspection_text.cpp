@@ -15,7 +15,7 @@ using Json = nlohmann::ordered_json;
 std::string size_text(double bytes) {
   if (bytes >= 1e9) return fmt::format("{:.2f} GB", bytes / 1e9);
   if (bytes >= 1e6) return fmt::format("{:.1f} MB", bytes / 1e6);
-  return fmt::format("{:.1f} kB", bytes / 1e3);
+  return bytes >= 1e3 ? fmt::format("{:.1f} kB", bytes / 1e3) : fmt::format("{:.0f} B", bytes);
 }
 std::string size_text(int64_t bytes) { return size_text(static_cast<double>(bytes)); }
 

@@ -75,10 +75,11 @@ void check_toolkits(const Context& c, Findings& out) {
 
 void check_libraries(const Context& c, Findings& out) {
   for (const LoadedLibrary& l : c.nvml.libraries) {
+    if (l.path.empty() && c.nvml.gpus.empty()) continue;  // nobody would load it
     Finding f{"driver", l.name, Severity::kOk, l.path};
     if (l.path.empty()) {
       // Only the driver's own library is needed by everybody.
-      const bool needed = l.name == "libcuda.so.1" && !c.nvml.gpus.empty();
+      const bool needed = l.name == "libcuda.so.1";
       f.severity = needed ? Severity::kError : Severity::kInfo;
       f.value = needed ? l.error : "not found by the loader";
       f.why =
