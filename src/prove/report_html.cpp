@@ -42,6 +42,13 @@ std::string duration(double us) {
   return us < 1e6 ? fmt::format("{:.0f}\u202Fms", us / 1e3) : fmt::format("{:.1f}\u202Fs", us / 1e6);
 }
 
+// A long name may be broken behind its slash.
+std::string breakable(std::string_view name) {
+  std::string text = html_text(name);
+  for (size_t at = text.find('/'); at != std::string::npos; at = text.find('/', at + 1)) text.insert(at + 1, "<wbr>");
+  return text;
+}
+
 std::string rate(double x) { return x < 10 ? fmt::format("{:.1f}", x) : fmt::format("{:.0f}", x); }
 
 // "17–256": the row counts of these neighbours.
@@ -186,7 +193,7 @@ class Page {
         const std::string rows = rows_of(b, end - 1);
         put("<span class=\"{}\" style=\"--n:{}\"><i>{}</i><b>{}</b> <small>{}</small></span>",
             backend.empty() ? "none" : fmt::format("s{}", shade % 4), end - b, rows + (rows == "1" ? " row" : " rows"),
-            backend.empty() ? "nothing proved" : html_text(backend), c == nullptr ? "" : html_text(c->tactic[b]));
+            backend.empty() ? "nothing proved" : html_text(backend), c == nullptr ? "" : breakable(c->tactic[b]));
         b = end;
       }
       put("</div>\n");
@@ -200,41 +207,57 @@ class Page {
     return problem;
   }
 
-  // Failures first, then refusals; tactics of one backend that meet the same share a card.
+  // Failures first, then refusals. Who meets the same shares a card; in it, tactics of one backend share a line.
   void attention() {
-    struct Group {
+    struct Line {
       const ProofEntry* first;
       std::vector<std::string> tactics, problems;
     };
-    std::map<int, std::vector<Group>> by_kind;
+    struct Card {
+      const ProofEntry* first;
+      std::vector<Line> lines;
+    };
+    std::vector<Card> failed, refused;
     for (const ProofEntry& e : report_.entries) {
       if (e.verdict.ok()) continue;
-      std::vector<Group>& groups = by_kind[state_of(e) == ProofState::kFailed ? 0 : 1];
-      const auto same = [&](const Group& g) {
-        const Verdict &a = g.first->verdict, &b = e.verdict;
-        return g.first->op == e.op && g.first->backend == e.backend && a.code == b.code && a.have == b.have &&
-               a.need == b.need && a.sentence == b.sentence && a.remedy == b.remedy;
-      };
-      auto at = std::find_if(groups.begin(), groups.end(), same);
-      if (at == groups.end()) at = groups.insert(groups.end(), Group{&e, {}, {}});
+      const Verdict& v = e.verdict;
+      std::vector<Card>& cards = state_of(e) == ProofState::kFailed ? failed : refused;
+      auto card = std::find_if(cards.begin(), cards.end(), [&](const Card& c) {
+        const Verdict& other = c.first->verdict;
+        return other.code == v.code && other.sentence == v.sentence && other.remedy == v.remedy;
+      });
+      if (card == cards.end()) card = cards.insert(cards.end(), Card{&e, {}});
+      auto line = std::find_if(card->lines.begin(), card->lines.end(), [&](const Line& l) {
+        const ProofEntry& other = *l.first;
+        return other.op == e.op && other.backend == e.backend && other.verdict.have == v.have &&
+               other.verdict.need == v.need;
+      });
+      if (line == card->lines.end()) line = card->lines.insert(card->lines.end(), Line{&e, {}, {}});
       const auto note = [](std::vector<std::string>& list, const std::string& name) {
         if (!name.empty() && std::find(list.begin(), list.end(), name) == list.end()) list.push_back(name);
       };
-      note(at->tactics, e.tactic);
-      note(at->problems, e.problem);
+      note(line->tactics, e.tactic);
+      note(line->problems, e.problem);
     }
     put("<section>\n<h2>Refused and failed</h2>\n");
-    if (by_kind.empty()) put("<p class=\"note\">Nothing failed, and nothing was refused.</p>\n");
-    for (const auto& [kind, groups] : by_kind)
-      for (const Group& g : groups) {
-        const Verdict& v = g.first->verdict;
-        put("<article class=\"card {}\">\n<h3><span class=\"code\">{}</span> {} {} <small>{}</small></h3>\n<p>{}</p>\n",
-            class_of(state_of(*g.first)), name_of(v.code), html_text(g.first->op), html_text(g.first->backend),
-            html_text(fmt::format("{}", fmt::join(g.tactics, ", "))), html_text(v.sentence));
-        if (!v.have.empty() || !v.need.empty())
-          put("<p class=\"values\">have <b>{}</b>, need <b>{}</b></p>\n", html_text(v.have), html_text(v.need));
+    if (failed.empty() && refused.empty()) put("<p class=\"note\">Nothing failed, and nothing was refused.</p>\n");
+    for (const std::vector<Card>* cards : {&failed, &refused})
+      for (const Card& card : *cards) {
+        const Verdict& v = card.first->verdict;
+        put("<article class=\"card {}\">\n<h3><span class=\"code\">{}</span> {}</h3>\n",
+            class_of(state_of(*card.first)), name_of(v.code), html_text(v.sentence));
         if (!v.remedy.empty()) put("<p class=\"remedy\">{}</p>\n", html_text(v.remedy));
-        put("<p class=\"problem\">{}</p>\n</article>\n", html_text(fmt::format("{}", fmt::join(g.problems, " · "))));
+        put("<ul>\n");
+        for (const Line& l : card.lines) {
+          const Verdict& own = l.first->verdict;
+          put("<li><b>{} {}</b> {}", html_text(l.first->op), html_text(l.first->backend),
+              html_text(fmt::format("{}", fmt::join(l.tactics, ", "))));
+          if (!own.have.empty() || !own.need.empty())
+            put("<span class=\"values\">have <b>{}</b>, need <b>{}</b></span>", html_text(own.have),
+                html_text(own.need));
+          put("<small>{}</small></li>\n", html_text(fmt::format("{}", fmt::join(l.problems, " · "))));
+        }
+        put("</ul>\n</article>\n");
       }
     put("</section>\n");
   }
@@ -310,7 +333,7 @@ class Page {
     row("what serves, GB/s", [](const Roof& r) { return rate(r.gbs); });
     row("GFLOP/s", [](const Roof& r) { return rate(r.gflops); });
     row("nearest ceiling",
-        [](const Roof& r) { return fmt::format("{:.0f}\u202F% {}", 100 * r.part, r.by_memory ? "memory" : "math"); });
+        [](const Roof& r) { return fmt::format("{:.0f}\u202F% {}", 100 * r.part, r.by_memory ? "mem" : "math"); });
     put("</tfoot>\n");
   }
 

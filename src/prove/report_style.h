@@ -39,7 +39,7 @@ header.unwell h1 { color: var(--bad); }
 .facts div { min-width: 0; }
 .facts dt { color: var(--soft); }
 .facts dd { margin: 0; overflow-wrap: anywhere; font-variant-numeric: tabular-nums; }
-.tiles { list-style: none; display: grid; grid-template-columns: repeat(auto-fit, minmax(9rem, 1fr)); gap: .75rem; margin-top: 1.75rem; }
+.tiles { list-style: none; display: grid; grid-template-columns: repeat(auto-fit, minmax(10rem, 1fr)); gap: .75rem; margin-top: 1.75rem; }
 .tiles li { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: .8rem 1rem; color: var(--soft); font-size: .88rem; }
 .tiles b { display: block; font-size: 1.45rem; line-height: 1.25; font-weight: 620; color: var(--text); letter-spacing: -.01em; white-space: nowrap; }
 .tiles .ok b { color: var(--ok); }
@@ -62,9 +62,14 @@ header.unwell h1 { color: var(--bad); }
 .card.failed { border-left-color: var(--bad); }
 .card p { margin-top: .3rem; }
 .card .remedy::before { content: "→ "; color: var(--accent); }
-.card .values { font-size: .9rem; color: var(--soft); }
+.card h3 { font-weight: 500; }
+.card .code { margin-right: .3rem; }
+.card ul { list-style: none; margin-top: .55rem; font-size: .9rem; }
+.card li { padding: .3rem 0; border-top: 1px solid var(--line); }
+.card li b { font-weight: 600; }
+.card .values { color: var(--soft); margin-left: .75rem; }
 .card .values b { font-weight: 500; color: var(--text); }
-.card .problem { margin-bottom: 0; }
+.card small { display: block; color: var(--soft); font: .74rem/1.4 ui-monospace, Menlo, Consolas, monospace; }
 .code { font: 600 .74rem/1.6 ui-monospace, Menlo, Consolas, monospace; padding: .1rem .45rem; border-radius: .3rem; background: var(--warn-tint); color: var(--warn); white-space: nowrap; }
 .ok .code { background: var(--ok-tint); color: var(--ok); }
 .failed .code { background: var(--bad-tint); color: var(--bad); }
@@ -121,6 +126,10 @@ tr.refused th, tr.refused td { opacity: .8; }
   .verdict { grid-column: 4 / 7; text-align: right; }
   .us { text-align: center; padding: .25rem 0; margin-top: .35rem; font-size: .78rem; border-radius: .3rem; }
   .us::before { content: attr(data-rows); display: block; font-size: .68rem; color: var(--soft); font-weight: 400; }
+}
+@media (max-width: 24.5rem) {
+  .us { font-size: .69rem; letter-spacing: -.01em; }
+  tfoot .us { font-size: .66rem; }
 }
 @media print { body { background: #fff; } section { break-inside: avoid; } }
 )css";
