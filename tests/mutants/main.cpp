@@ -164,7 +164,9 @@ int prove_healthy(const std::string& op, const std::string& geometry) {
   options.child_argv = {kSelf, "--healthy-backends"};
   options.cache_folder = "none";
   int failed = 0;
-  for (const Geometry& g : geometries())
+  std::vector<Geometry> all = geometries();
+  all.push_back(odd_shapes());
+  for (const Geometry& g : all)
     for (const AnyProblem& p : g.problems) {
       if (g.name != geometry || op_name_of(p) != op) continue;
       for (const ProofEntry& e : prove({&p, 1}, options, healthy(), kSilenceMs).entries) {

@@ -44,5 +44,8 @@ struct Geometry {
   std::vector<AnyProblem> problems;  // one per op
 };
 const std::vector<Geometry>& geometries();
+// "odd": other formats, and sizes that no vector divides, several an op. For mechanical changes of the sources, whose
+// tails and formats the models above never reach.
+const Geometry& odd_shapes();
 
 }  // namespace mettle::mutants
