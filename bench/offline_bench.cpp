@@ -5,23 +5,18 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
-#include <condition_variable>
 #include <cstdio>
 #include <fstream>
-#include <mutex>
 #include <nlohmann/json.hpp>
-#include <random>
 #include <sstream>
 
 #include "base/error.h"
+#include "cli/bench_engine.h"
 #include "engine/engine.h"
 #include "probe.h"
 
 namespace mettle {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 struct Options {
   EngineOptions engine;
@@ -68,52 +63,6 @@ Options parse(int argc, char** argv) {
   return o;
 }
 
-std::vector<int32_t> random_prompt(int size, int vocab, unsigned seed) {
-  std::mt19937 random(seed);
-  std::vector<int32_t> ids(static_cast<size_t>(size));
-  for (int32_t& id : ids) id = static_cast<int32_t>(random() % static_cast<unsigned>(vocab));
-  return ids;
-}
-
-// Runs the prompts together. Seconds from the moment every one has its first token to the end of the last, and from
-// submission to the first token of all.
-struct Times {
-  double first = 0, rest = 0;
-  int64_t tokens_in_rest = 0;
-};
-Times run(Engine& engine, const std::vector<std::vector<int32_t>>& prompts, int new_tokens) {
-  std::mutex mutex;
-  std::condition_variable done;
-  size_t first = 0, ended = 0;
-  int64_t tokens = 0, tokens_at_first = 0;
-  Clock::time_point all_first, end;
-  SamplingParams params;
-  params.temperature = 0;
-  params.max_tokens = new_tokens;
-  params.ignore_eos = true;
-  const auto start = Clock::now();
-  std::vector<int> counts(prompts.size());
-  for (size_t p = 0; p < prompts.size(); ++p)
-    engine.submit(prompts[p], params, [&, p](const TokenEvent& e) {
-      const std::lock_guard lock(mutex);
-      if (e.token >= 0) {
-        ++tokens;
-        if (++counts[p] == 1 && ++first == prompts.size()) {
-          all_first = Clock::now();
-          tokens_at_first = tokens;
-        }
-      }
-      if (e.finish == Finish::kNone) return;
-      if (e.finish != Finish::kLength) std::fprintf(stderr, "request ended early: %s\n", e.error.c_str());
-      end = Clock::now();
-      if (++ended == prompts.size()) done.notify_all();
-    });
-  std::unique_lock lock(mutex);
-  done.wait(lock, [&] { return ended == prompts.size(); });
-  const auto seconds = [](Clock::duration d) { return std::chrono::duration<double>(d).count(); };
-  return {seconds(all_first - start), seconds(end - all_first), tokens - tokens_at_first};
-}
-
 template <class F>
 double median_of(int runs, F&& f) {
   std::vector<double> values;
@@ -156,13 +105,13 @@ int run_bench(int argc, char** argv) {
   const auto decode = [&](int rows) {
     return median_of(3, [&](int i) {
       std::vector<std::vector<int32_t>> prompts;
-      for (int r = 0; r < rows; ++r) prompts.push_back(random_prompt(8, vocab, static_cast<unsigned>(1000 * i + r)));
-      const Times t = run(*engine, prompts, o.decode_new);
-      return static_cast<double>(t.tokens_in_rest) / t.rest;
+      for (int r = 0; r < rows; ++r) prompts.push_back(random_ids(8, vocab, static_cast<unsigned>(1000 * i + r)));
+      const EngineTimes t = time_together(*engine, prompts, o.decode_new);
+      return static_cast<double>(t.tokens_in_rest) / t.rest_s;
     });
   };
   const double prefill = median_of(3, [&](int i) {
-    return o.prompt / run(*engine, {random_prompt(o.prompt, vocab, 77u + static_cast<unsigned>(i))}, 1).first;
+    return o.prompt / time_together(*engine, {random_ids(o.prompt, vocab, 77u + static_cast<unsigned>(i))}, 1).first_s;
   });
   const EngineInfo& info = engine->info();
   nlohmann::json by_rows = nlohmann::json::object();
