@@ -72,6 +72,12 @@ struct SampleExpected {
 };
 SampleExpected sample(const SampleProblem& problem, const float* logits, const SampleRow& row);
 double logprob(const SampleProblem& problem, const float* logits, int32_t token, double* sigma);
+// The largest logit and the logarithm of the sum of exp(logit - top): what all log-probabilities of a row share.
+struct LogitSum {
+  double top, log_sum;
+};
+LogitSum logit_sum(const SampleProblem& problem, const float* logits);
+double logprob(const SampleProblem& problem, const LogitSum& sum, float logit, double* sigma);
 
 // Sum of k products in float32 in any order: one sigma (docs/proofs.md). magnitude = sqrt(sum x^2 w^2), peak = largest
 // |prefix sum|.

@@ -45,9 +45,11 @@ void norm_and_rotate(const AttentionProblem& p, const std::vector<float>& weight
     for (int i = p.rotary_dim; i < p.head_dim; ++i) sigma[i] = std::hypot(sigma[i], 8 * kU * value[i]);
 }
 
-// Keys or values that a row sees through one kv head.
-Matrix visible(const AttentionProblem& p, const TensorView& cache, const Place& at, int kv_head) {
-  Matrix m(at.position + 1, p.head_dim);
+// Keys or values that a row sees through one kv head, into a matrix that is used again: far positions make it large.
+void see(const AttentionProblem& p, const TensorView& cache, const Place& at, int kv_head, Matrix& m) {
+  m.rows = at.position + 1;
+  m.cols = p.head_dim;
+  m.data.resize(static_cast<size_t>(m.rows * m.cols));
   for (int64_t j = 0; j < m.rows; ++j) {
     const int64_t block = at.sequence->block_table[j / p.block_size];
     const int64_t first = ((block * p.block_size + j % p.block_size) * p.kv_heads + kv_head) * p.head_dim;
@@ -55,7 +57,6 @@ Matrix visible(const AttentionProblem& p, const TensorView& cache, const Place& 
       m[j][d] =
           cache.dtype == DType::kF32 ? cache.as<float>()[first + d] : bf16_to_float(cache.as<uint16_t>()[first + d]);
   }
-  return m;
 }
 
 // A query head with its errors.
@@ -69,6 +70,35 @@ double root_of_squares(const double* x, int64_t count) {
   return std::sqrt(sum);
 }
 
+struct Score {
+  double dot = 0, magnitude2 = 0, carried2 = 0, jumps = 0;
+};
+
+// Of a query and a key; four partial sums only for speed.
+Score score_of(const Query& q, const double* key, int64_t d) {
+  Pair dot[2] = {}, magnitude2[2] = {}, carried2[2] = {}, jumps[2] = {};
+  int64_t i = 0;
+  for (; i + 4 <= d; i += 4)
+    for (int64_t half = 0; half < 2; ++half) {
+      const int64_t at = i + 2 * half;
+      const Pair k = pair_at(key + at), product = pair_at(q.value + at) * k, error = pair_at(q.sigma + at) * k;
+      dot[half] += product;
+      magnitude2[half] += product * product;
+      carried2[half] += error * error;
+      jumps[half] += pair_at(q.jump + at) * Pair{std::fabs(k[0]), std::fabs(k[1])};
+    }
+  Score score{pair_sum(dot[0], dot[1]), pair_sum(magnitude2[0], magnitude2[1]), pair_sum(carried2[0], carried2[1]),
+              pair_sum(jumps[0], jumps[1])};
+  for (; i < d; ++i) {
+    const double product = q.value[i] * key[i];
+    score.dot += product;
+    score.magnitude2 += square(product);
+    score.carried2 += square(q.sigma[i] * key[i]);
+    score.jumps += q.jump[i] * std::fabs(key[i]);
+  }
+  return score;
+}
+
 // Attention of one query head: o with sigma, rnd and jump into row 0 of `out` (head_dim columns).
 void attend(const AttentionProblem& p, const Query& q, const Matrix& keys, const Matrix& values, bool p_bf16,
             bool exact, Values& out) {
@@ -78,46 +108,49 @@ void attend(const AttentionProblem& p, const Query& q, const Matrix& keys, const
   std::vector<double> z(static_cast<size_t>(n)), own(z.size()), carried(z.size()), jump(z.size());
   double top = -INFINITY;
   for (int64_t j = 0; j < n; ++j) {
-    double dot = 0, magnitude2 = 0, carried2 = 0, jumps = 0;
-    for (int64_t i = 0; i < d; ++i) {
-      dot += q.value[i] * keys[j][i];
-      magnitude2 += square(q.value[i] * keys[j][i]);
-      carried2 += square(q.sigma[i] * keys[j][i]);
-      jumps += q.jump[i] * std::fabs(keys[j][i]);
-    }
+    const Score score = score_of(q, keys[j], d);
+    const double dot = score.dot;
     const auto at = static_cast<size_t>(j);
     z[at] = dot * scale;
-    own[at] = 2 * sum_sigma(d, std::sqrt(magnitude2), std::fabs(dot)) * scale;
-    carried[at] = std::sqrt(carried2 + square(relative * dot)) * scale;
-    jump[at] = jumps * scale;
+    own[at] = 2 * sum_sigma(d, std::sqrt(score.magnitude2), std::fabs(dot)) * scale;
+    carried[at] = std::sqrt(score.carried2 + square(relative * dot)) * scale;
+    jump[at] = score.jumps * scale;
     top = std::max(top, z[at]);
   }
+  std::vector<double> weight(z.size());
   double sum = 0;
-  for (size_t j = 0; j < z.size(); ++j) sum += std::exp(z[j] - top);
-  double* o = out.value[0];
+  for (size_t j = 0; j < z.size(); ++j) {
+    weight[j] = std::exp(z[j] - top);
+    sum += weight[j];
+  }
   std::vector<double> weighted(static_cast<size_t>(d)), squares(weighted), jumped(weighted), shifted(weighted);
+  double *o = out.value[0], *of_scores = weighted.data(), *of_values = squares.data(), *of_jumps = jumped.data();
   double rel_sum = 0, jump_sum = 0;
   for (int64_t j = 0; j < n; ++j) {
     const auto at = static_cast<size_t>(j);
-    const double probability = std::exp(z[at] - top) / sum, distance = top - z[at];
-    z[at] = exact ? round_to(probability, DType::kF32) : probability;
-    const double p2 = square(z[at]), rel2 = p2 * (square(own[at]) + square((4 + distance) * kU));
+    const double probability = weight[at] / sum, distance = top - z[at];
+    const double own_p = exact ? round_to(probability, DType::kF32) : probability;
+    z[at] = own_p;
+    const double p2 = square(own_p), rel2 = p2 * (square(own[at]) + square((4 + distance) * kU)),
+                 jump_p = own_p * jump[at];
     rel_sum += rel2;
-    jump_sum += z[at] * jump[at];
-    for (int64_t i = 0; i < d; ++i) {
-      const double v = values[j][i];
-      o[i] += z[at] * v;
-      weighted[static_cast<size_t>(i)] += rel2 * v * v;
-      squares[static_cast<size_t>(i)] += p2 * v * v;
-      jumped[static_cast<size_t>(i)] += z[at] * jump[at] * std::fabs(v);
+    jump_sum += jump_p;
+    const double* value = values[j];
+    for (int64_t i = 0; i < d; ++i) o[i] += own_p * value[i];
+    for (int64_t i = 0; i < d && !exact; ++i) {
+      const double v2 = square(value[i]);
+      of_scores[i] += rel2 * v2;
+      of_values[i] += p2 * v2;
+      of_jumps[i] += jump_p * std::fabs(value[i]);
     }
   }
   if (exact) return;
   // Errors of q move the scores of all keys together, so they add up without any root.
-  for (int64_t j = 0; j < n; ++j)
-    for (int64_t i = 0; i < d; ++i)
-      shifted[static_cast<size_t>(i)] +=
-          z[static_cast<size_t>(j)] * carried[static_cast<size_t>(j)] * std::fabs(values[j][i] - o[i]);
+  for (int64_t j = 0; j < n; ++j) {
+    const double by = z[static_cast<size_t>(j)] * carried[static_cast<size_t>(j)];
+    const double* value = values[j];
+    for (int64_t i = 0; i < d; ++i) shifted[static_cast<size_t>(i)] += by * std::fabs(value[i] - o[i]);
+  }
   for (int64_t i = 0; i < d; ++i) {
     const auto at = static_cast<size_t>(i);
     out.sigma[0][i] = std::sqrt(weighted[at] + square(o[i]) * rel_sum + square(shifted[at]) +
@@ -155,14 +188,14 @@ Expected attention(const AttentionProblem& problem, const RawAttention& weights,
   const int64_t stride = p.gate ? 2 * p.head_dim : p.head_dim;
   Values qg = product(slice_rows(weights.qkv, 0, p.heads * stride), exact_values(read_rows(x, rows)), exact);
   Values core(qg.value.rows, static_cast<int64_t>(p.heads) * p.head_dim);
+  Matrix keys, values;
   for (int64_t r = 0; r < qg.value.rows; ++r) {
     const Place at = place_of(batch, rows[static_cast<size_t>(r)]);
-    Matrix keys, values;
     for (int h = 0; h < p.heads; ++h) {
       const int group = p.heads / p.kv_heads;
       if (h % group == 0) {
-        keys = visible(p, k_cache, at, h / group);
-        values = visible(p, v_cache, at, h / group);
+        see(p, k_cache, at, h / group, keys);
+        see(p, v_cache, at, h / group, values);
       }
       const int64_t first = h * stride;
       double *value = qg.value[r] + first, *sigma = qg.sigma[r] + first, *jump = qg.jump[r] + first;

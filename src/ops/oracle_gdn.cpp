@@ -115,16 +115,18 @@ void step(const GdnProblem& p, const Inputs& in, bool bf16_inner, bool exact, St
   const double beta = in.gates.beta, g = in.gates.g;
   const double decay = exact ? round_to(std::exp(g), DType::kF32) : std::exp(g);
   std::vector<double> read(static_cast<size_t>(dv)), n2(read), k_noise(read), k2s2(read), u(read);
-  for (int64_t i = 0; i < dk; ++i)
+  for (int64_t i = 0; i < dk; ++i) {
+    double *s = state.s[i], *of_read = read.data(), *of_squares = n2.data(), *of_noise = k_noise.data(),
+           *of_products = k2s2.data();
+    const double k = in.k[i], k_sigma = in.k_sigma[i];
     for (int64_t j = 0; j < dv; ++j) {
-      const auto at = static_cast<size_t>(j);
-      double& s = state.s[i][j];
-      s *= decay;
-      read[at] += s * in.k[i];
-      n2[at] += s * s;
-      k_noise[at] += square(s * in.k_sigma[i]);
-      k2s2[at] += square(s * in.k[i]);
+      s[j] *= decay;
+      of_read[j] += s[j] * k;
+      of_squares[j] += s[j] * s[j];
+      of_noise[j] += square(s[j] * k_sigma);
+      of_products[j] += square(s[j] * k);
     }
+  }
   const double k_relative = relative(in.k, in.k_sigma, dk), k_sigma2 = sum_squares(in.k_sigma, dk);
   for (int64_t j = 0; j < dv; ++j) {
     const auto at = static_cast<size_t>(j);
@@ -142,15 +144,16 @@ void step(const GdnProblem& p, const Inputs& in, bool bf16_inner, bool exact, St
   }
   std::vector<double> q2s2(read.size()), q_noise(read.size());
   std::fill_n(out.value[0], dv, 0.0);
-  for (int64_t i = 0; i < dk; ++i)
+  for (int64_t i = 0; i < dk; ++i) {
+    double *s = state.s[i], *o = out.value[0], *of_products = q2s2.data(), *of_noise = q_noise.data();
+    const double *write = u.data(), k = in.k[i], q = in.q[i], q_sigma = in.q_sigma[i];
     for (int64_t j = 0; j < dv; ++j) {
-      const auto at = static_cast<size_t>(j);
-      double& s = state.s[i][j];
-      s += in.k[i] * u[at];
-      out.value[0][j] += s * in.q[i];
-      q2s2[at] += square(s * in.q[i]);
-      q_noise[at] += square(s * in.q_sigma[i]);
+      s[j] += k * write[j];
+      o[j] += s[j] * q;
+      of_products[j] += square(s[j] * q);
+      of_noise[j] += square(s[j] * q_sigma);
     }
+  }
   if (exact) return;
   const double q2 = sum_squares(in.q, dk), q_relative = relative(in.q, in.q_sigma, dk);
   for (int64_t j = 0; j < dv; ++j) {

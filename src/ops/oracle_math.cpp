@@ -92,34 +92,41 @@ struct Sum {
   double value = 0, magnitude2 = 0, peak = 0;
 };
 
-// sum x w with its second moment and the largest prefix at steps of 256; four partial sums only for speed.
+// sum x w with its second moment and the largest prefix at steps of 256; eight partial sums only for speed.
 Sum sum_of(const double* x, const double* w, int64_t count) {
   Sum sum;
   for (int64_t begin = 0; begin < count; begin += 256) {
     const int64_t end = std::min(count, begin + 256);
-    double s[4] = {}, q[4] = {};
+    Pair s0{}, s1{}, s2{}, s3{}, q0{}, q1{}, q2{}, q3{};
     int64_t k = begin;
-    for (; k + 4 <= end; k += 4)
-      for (int64_t j = 0; j < 4; ++j) {
-        const double p = x[k + j] * w[k + j];
-        s[j] += p;
-        q[j] += p * p;
-      }
-    for (; k < end; ++k) {
-      s[0] += x[k] * w[k];
-      q[0] += square(x[k] * w[k]);
+    for (; k + 8 <= end; k += 8) {
+      const Pair p0 = pair_at(x + k) * pair_at(w + k), p1 = pair_at(x + k + 2) * pair_at(w + k + 2),
+                 p2 = pair_at(x + k + 4) * pair_at(w + k + 4), p3 = pair_at(x + k + 6) * pair_at(w + k + 6);
+      s0 += p0, s1 += p1, s2 += p2, s3 += p3;
+      q0 += p0 * p0, q1 += p1 * p1, q2 += p2 * p2, q3 += p3 * p3;
     }
-    sum.value += s[0] + s[1] + s[2] + s[3];
-    sum.magnitude2 += q[0] + q[1] + q[2] + q[3];
+    double s = 0, q = 0;
+    for (; k < end; ++k) {
+      s += x[k] * w[k];
+      q += square(x[k] * w[k]);
+    }
+    sum.value += pair_sum(s0, s1) + pair_sum(s2, s3) + s;
+    sum.magnitude2 += pair_sum(q0, q1) + pair_sum(q2, q3) + q;
     sum.peak = std::max(sum.peak, std::fabs(sum.value));
   }
   return sum;
 }
 
 double sum_of_squares(const double* x, const double* w, int64_t count) {
-  double sum = 0;
-  for (int64_t k = 0; k < count; ++k) sum += square(x[k] * w[k]);
-  return sum;
+  Pair q0{}, q1{};
+  int64_t k = 0;
+  for (; k + 4 <= count; k += 4) {
+    const Pair p0 = pair_at(x + k) * pair_at(w + k), p1 = pair_at(x + k + 2) * pair_at(w + k + 2);
+    q0 += p0 * p0, q1 += p1 * p1;
+  }
+  double q = 0;
+  for (; k < count; ++k) q += square(x[k] * w[k]);
+  return pair_sum(q0, q1) + q;
 }
 
 bool any(const double* x, int64_t count) {

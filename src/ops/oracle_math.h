@@ -1,5 +1,6 @@
 // What the oracles share: float64 matrices with error terms, products with raw weights, replayed roundings.
 #pragma once
+#include <cstring>
 #include <span>
 #include <vector>
 
@@ -22,6 +23,16 @@ struct Matrix {
   double* operator[](int64_t row) { return data.data() + row * cols; }
   const double* operator[](int64_t row) const { return data.data() + row * cols; }
 };
+
+// Two float64 numbers that are worked on together, each rounded as alone. Compilers turn loops over partial sums into
+// shuffles; this says what is meant.
+using Pair = double __attribute__((vector_size(16)));
+inline Pair pair_at(const double* x) {
+  Pair pair;
+  std::memcpy(&pair, x, sizeof pair);
+  return pair;
+}
+inline double pair_sum(Pair a, Pair b) { return (a[0] + a[1]) + (b[0] + b[1]); }
 
 // Values with their errors: sigma (may share a sign), rnd (roundings that cannot be replayed), jump (replayed ones that
 // may fall the other way). `rounded`: a replayed rounding stands behind sigma, of which only a shift of the average

@@ -43,15 +43,15 @@ Adjusted adjust(const SampleProblem& p, const float* logits, const SampleRow& ro
   return a;
 }
 
-// Place in `order` that the formulas draw.
-size_t draw(const std::vector<int32_t>& order, const Adjusted& a, const SampleRow& row, double random, double top_p,
-            double min_p) {
-  const double top = a.value[static_cast<size_t>(order[0])];
-  size_t count = row.top_k > 0 ? std::min<size_t>(static_cast<size_t>(row.top_k), order.size()) : order.size();
-  std::vector<double> weight(count);
-  for (size_t i = 0; i < count; ++i)
-    weight[i] = std::exp((a.value[static_cast<size_t>(order[i])] - top) / static_cast<double>(row.temperature));
-  if (row.top_p < 1) {
+struct Token {
+  double value;  // adjusted logit
+  int32_t id;
+};
+
+// Place in the order that the formulas draw; `weight` of the leading tokens, exp of their distance from the best.
+size_t draw(const std::vector<double>& weight, double random, double top_p, double min_p, bool cut) {
+  size_t count = weight.size();
+  if (cut) {
     const double limit = top_p * std::accumulate(weight.begin(), weight.end(), 0.0);
     size_t keep = 0;
     for (double before = 0; keep < count && (keep == 0 || before < limit); ++keep) before += weight[keep];
@@ -68,6 +68,19 @@ size_t draw(const std::vector<int32_t>& order, const Adjusted& a, const SampleRo
   return count - 1;
 }
 
+// In the order of the formulas as far as `count`; behind them the rest in any.
+std::vector<Token> ordered(const Adjusted& a, size_t count) {
+  std::vector<Token> order(a.value.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = {a.value[i], static_cast<int32_t>(i)};
+  const auto before = [](const Token& x, const Token& y) {
+    return x.value != y.value ? x.value > y.value : x.id < y.id;
+  };
+  const auto end = order.begin() + static_cast<std::ptrdiff_t>(count);
+  if (count < order.size()) std::nth_element(order.begin(), end - 1, order.end(), before);
+  std::sort(order.begin(), end, before);
+  return order;
+}
+
 }  // namespace
 
 SampleExpected sample(const SampleProblem& problem, const float* logits, const SampleRow& row) {
@@ -75,44 +88,58 @@ SampleExpected sample(const SampleProblem& problem, const float* logits, const S
   expected.finite = std::all_of(logits, logits + problem.usable, [](float l) { return std::isfinite(l); });
   if (!expected.finite) return expected;
   const Adjusted a = adjust(problem, logits, row);
-  std::vector<int32_t> order(static_cast<size_t>(problem.usable));
-  std::iota(order.begin(), order.end(), 0);
-  std::stable_sort(order.begin(), order.end(), [&](int32_t i, int32_t j) {
-    return a.value[static_cast<size_t>(i)] > a.value[static_cast<size_t>(j)];
-  });
-  if (a.value[static_cast<size_t>(order[0])] == -INFINITY) {
+  size_t count = 1;
+  if (row.temperature > 0) {
+    count = a.value.size();
+    if (row.top_k > 0) count = std::min(static_cast<size_t>(row.top_k), count);
+  }
+  const std::vector<Token> order = ordered(a, count);
+  if (order[0].value == -INFINITY) {
     expected.finite = false;  // every token is forbidden
     return expected;
   }
   size_t first = 0, last = 0;
   if (row.temperature > 0) {
+    std::vector<double> weight(count);
+    for (size_t i = 0; i < count; ++i)
+      weight[i] = std::exp((order[i].value - order[0].value) / static_cast<double>(row.temperature));
     const double eps = 10 * (34 * kU + running_sum(problem.usable));
     const auto top_p = static_cast<double>(row.top_p), min_p = static_cast<double>(row.min_p);
-    first = draw(order, a, row, std::max(row.random - eps, 0.0), top_p - eps, min_p * (1 + eps));
-    last = draw(order, a, row, std::min(row.random + eps, 1 - 1e-12), top_p + eps, min_p * (1 - eps));
+    const bool cut = row.top_p < 1;
+    first = draw(weight, std::max(row.random - eps, 0.0), top_p - eps, min_p * (1 + eps), cut);
+    last = draw(weight, std::min(row.random + eps, 1 - 1e-12), top_p + eps, min_p * (1 - eps), cut);
   }
   // A token that bias or penalties move may change places with any whose logit lies within the error.
-  const auto value = [&](size_t place) { return a.value[static_cast<size_t>(order[place])]; };
-  const auto error = [&](size_t place) { return a.error[static_cast<size_t>(order[place])]; };
+  const auto error = [&](size_t place) { return a.error[static_cast<size_t>(order[place].id)]; };
   for (size_t i = 0; i < order.size(); ++i) {
     bool right = i >= first && i <= last;
     for (size_t end = 0; end < 2 && !right; ++end) {
       const size_t other = end == 0 ? first : last;
       const double reach = error(i) + error(other);
-      right = reach > 0 && std::fabs(value(i) - value(other)) <= reach;
+      right = reach > 0 && std::fabs(order[i].value - order[other].value) <= reach;
     }
-    if (right) expected.right.push_back(order[i]);
+    if (right) expected.right.push_back(order[i].id);
   }
   return expected;
 }
 
-double logprob(const SampleProblem& problem, const float* logits, int32_t token, double* sigma) {
-  double top = -INFINITY, sum = 0;
-  for (int i = 0; i < problem.usable; ++i) top = std::max(top, static_cast<double>(logits[i]));
-  for (int i = 0; i < problem.usable; ++i) sum += std::exp(static_cast<double>(logits[i]) - top);
-  const double distance = static_cast<double>(logits[token]) - top, value = distance - std::log(sum);
+LogitSum logit_sum(const SampleProblem& problem, const float* logits) {
+  LogitSum s{-INFINITY, 0};
+  for (int i = 0; i < problem.usable; ++i) s.top = std::max(s.top, static_cast<double>(logits[i]));
+  double sum = 0;
+  for (int i = 0; i < problem.usable; ++i) sum += std::exp(static_cast<double>(logits[i]) - s.top);
+  s.log_sum = std::log(sum);
+  return s;
+}
+
+double logprob(const SampleProblem& problem, const LogitSum& sum, float logit, double* sigma) {
+  const double distance = static_cast<double>(logit) - sum.top, value = distance - sum.log_sum;
   if (sigma != nullptr) *sigma = running_sum(problem.usable) + kU * (4 + std::fabs(distance) + std::fabs(value));
   return value;
+}
+
+double logprob(const SampleProblem& problem, const float* logits, int32_t token, double* sigma) {
+  return logprob(problem, logit_sum(problem, logits), logits[token], sigma);
 }
 
 }  // namespace mettle::oracle

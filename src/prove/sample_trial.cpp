@@ -2,7 +2,7 @@
 #include <cmath>
 #include <cstring>
 #include <fmt/format.h>
-#include <map>
+#include <memory>
 #include <numeric>
 
 #include "ops/oracle.h"
@@ -21,20 +21,21 @@ template <>
 struct Trial<SampleOp>::State {
   struct Right {  // per row
     oracle::SampleExpected token;
-    std::vector<int32_t> best;                              // by raw logit, lowest id on ties: the alternatives
-    std::map<int32_t, std::pair<double, double>> logprobs;  // with sigma, of tokens that came up: a sum over all each
+    std::vector<int32_t> best;  // by raw logit, lowest id on ties: the alternatives
+    oracle::LogitSum sum{};
   };
 
   SampleProblem problem;
   TrialContext context;
-  std::vector<SampleCase> cases;
+  std::vector<SampleCase> cases;                       // none when nothing is proved
+  std::pair<int, std::shared_ptr<CaseInput>> typical;  // logits of so many rows, for all tactics that are timed
   std::vector<std::vector<Right>> right;
 
   std::vector<uint8_t> launch(const Backend<SampleOp>& backend, const Tactic& tactic, const SampleCase& c,
                               const CaseInput& logits, Examination& examination) const;
-  void judge(const SampleCase& c, std::vector<Right>& rows, const std::vector<SampleResult>& results,
+  void judge(const SampleCase& c, const std::vector<Right>& rows, const std::vector<SampleResult>& results,
              Examination& examination) const;
-  std::vector<Right>& right_of(size_t i);
+  const std::vector<Right>& right_of(size_t i);
 };
 
 template <>
@@ -45,11 +46,12 @@ Trial<SampleOp>::Trial(const SampleProblem& problem, const TrialContext& context
   State& s = *state_;
   s.problem = problem;
   s.context = context;
+  if (!context.proves) return;
   s.cases = sample_cases(problem, context.seed, std::clamp(250'000 / problem.vocab, 3, 64));
   s.right.resize(s.cases.size());
 }
 
-std::vector<Trial<SampleOp>::State::Right>& Trial<SampleOp>::State::right_of(size_t i) {
+const std::vector<Trial<SampleOp>::State::Right>& Trial<SampleOp>::State::right_of(size_t i) {
   const SampleCase& c = cases[i];
   std::vector<Right>& rows = right[i];
   if (!rows.empty()) return rows;
@@ -62,6 +64,7 @@ std::vector<Trial<SampleOp>::State::Right>& Trial<SampleOp>::State::right_of(siz
       const float* logits = c.logits.view().as<float>() + r * problem.vocab;
       rows[at].token = oracle::sample(problem, logits, params[at]);
       if (!std::all_of(logits, logits + problem.usable, [](float l) { return std::isfinite(l); })) continue;
+      rows[at].sum = oracle::logit_sum(problem, logits);
       std::vector<int32_t> order(static_cast<size_t>(problem.usable));
       std::iota(order.begin(), order.end(), 0);
       const auto wanted = std::min<ptrdiff_t>(params[at].top_logprobs, problem.usable);
@@ -100,7 +103,7 @@ std::vector<uint8_t> Trial<SampleOp>::State::launch(const Backend<SampleOp>& bac
   return results.copy();
 }
 
-void Trial<SampleOp>::State::judge(const SampleCase& c, std::vector<Right>& rows,
+void Trial<SampleOp>::State::judge(const SampleCase& c, const std::vector<Right>& rows,
                                    const std::vector<SampleResult>& results, Examination& examination) const {
   const auto wrong = [&](VerdictCode code, int row, const std::string& have, const std::string& need,
                          const std::string& what) {
@@ -108,17 +111,16 @@ void Trial<SampleOp>::State::judge(const SampleCase& c, std::vector<Right>& rows
   };
   Expected logprobs(1, 0, DType::kF32);
   std::vector<float> got;
-  const auto expect = [&](Right& right, const float* logits, int32_t id, float value) {
-    const auto [at, fresh] = right.logprobs.try_emplace(id);
-    if (fresh) at->second.first = oracle::logprob(problem, logits, id, &at->second.second);
-    logprobs.value.push_back(at->second.first);
-    logprobs.sys.push_back(at->second.second);
+  const auto expect = [&](const Right& right, const float* logits, int32_t id, float value) {
+    double sigma = 0;
+    logprobs.value.push_back(oracle::logprob(problem, right.sum, logits[id], &sigma));
+    logprobs.sys.push_back(sigma);
     got.push_back(value);
   };
   for (int r = 0; r < c.rows; ++r) {
     const auto at = static_cast<size_t>(r);
     const SampleResult& result = results[at];
-    Right& right = rows[at];
+    const Right& right = rows[at];
     const float* logits = c.logits.view().as<float>() + int64_t{r} * problem.vocab;
     if (result.token == kUnwritten)
       wrong(VerdictCode::kIncompleteWrite, r, "unwritten", "a token", "no token was written");
@@ -192,7 +194,7 @@ std::function<void()> Trial<SampleOp>::typical_launch(const Backend<SampleOp>& b
                                                       int rows) {
   State& s = *state_;
   struct Launch {
-    CaseInput logits;
+    std::shared_ptr<CaseInput> logits;
     std::vector<SampleRow> params;
     std::unique_ptr<Place> place = host_place();
     std::unique_ptr<SampleStage> stage;
@@ -201,8 +203,12 @@ std::function<void()> Trial<SampleOp>::typical_launch(const Backend<SampleOp>& b
   };
   auto l = std::make_shared<Launch>();
   CaseRandom random(s.context.seed);
-  l->logits = CaseInput(rows, s.problem.vocab, DType::kF32);
-  l->logits.fill_normal(random, 3);
+  if (s.typical.first != rows) {
+    s.typical = {rows, std::make_shared<CaseInput>(rows, s.problem.vocab, DType::kF32)};
+    CaseRandom of_logits(s.context.seed + 1);
+    s.typical.second->fill_normal(of_logits, 3);
+  }
+  l->logits = s.typical.second;
   for (int r = 0; r < rows; ++r) l->params.push_back({.temperature = 0.7f, .top_p = 0.95f, .random = random.uniform()});
   l->stage = std::make_unique<SampleStage>(rows, *l->place);
   l->device = &l->stage->fill(l->params);
@@ -212,7 +218,7 @@ std::function<void()> Trial<SampleOp>::typical_launch(const Backend<SampleOp>& b
     backend.run(tactic,
                 {state_->problem,
                  rows,
-                 l->logits.view(),
+                 l->logits->view(),
                  l->params,
                  l->stage->results(static_cast<size_t>(rows)),
                  {l->ws.data(), l->ws.size()},
