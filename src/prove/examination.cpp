@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 namespace mettle {
 namespace {
@@ -76,9 +77,10 @@ void Examination::judge_same(VerdictCode code, const std::string& what, const st
                              const std::vector<uint8_t>& second, int64_t row_bytes, int64_t row_step) const {
   const auto rows = static_cast<int64_t>(first.size()) / std::max<int64_t>(row_bytes, 1);
   for (int64_t row = 0; row < rows; row += row_step) {
+    const auto at = static_cast<size_t>(row * row_bytes), bytes = static_cast<size_t>(row_bytes);
+    if (std::memcmp(first.data() + at, second.data() + at, bytes) == 0) continue;
     const auto begin = first.begin() + row * row_bytes;
     const auto [a, b] = std::mismatch(begin, begin + row_bytes, second.begin() + row * row_bytes);
-    if (a == begin + row_bytes) continue;
     fail_with(refuse(code, "different bits", "the same bits",
                      fmt::format("{}[row {}] differs at byte {} of {}{}", what, row, a - begin, row_bytes,
                                  code == VerdictCode::kRowDependent ? " when its neighbours hold NaN"

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 
@@ -17,6 +18,36 @@ constexpr size_t kShift = 16;  // of the second pass: what a kernel may take for
 constexpr uint32_t kPayload[2] = {0x7F81A5C3u, 0xFFA35A3Cu};
 
 uint8_t guard_byte(size_t i) { return static_cast<uint8_t>(0xA5 ^ (i * 37)); }
+
+// Byte i of the band behind the body; the band before it runs backwards.
+struct Bands {
+  std::array<uint8_t, kGuard> before, after;
+  Bands() {
+    for (size_t i = 0; i < kGuard; ++i) before[kGuard - 1 - i] = after[i] = guard_byte(i);
+  }
+};
+const Bands& bands() {
+  static const Bands bands;
+  return bands;
+}
+
+// Elements that still hold the payload.
+template <class T>
+int64_t unwritten_of(const uint8_t* body, int64_t n, T payload) {
+  const T* values = reinterpret_cast<const T*>(body);
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; ++i) count += values[i] == payload;
+  return count;
+}
+
+// NaN and infinity: the exponent's bits are all ones.
+template <class T>
+bool all_finite(const uint8_t* body, int64_t n, T exponent) {
+  const T* values = reinterpret_cast<const T*>(body);
+  int64_t count = 0;
+  for (int64_t i = 0; i < n; ++i) count += (values[i] & exponent) == exponent;
+  return count == 0;
+}
 
 // One element of the payload.
 uint32_t payload_of(DType dtype, int pass) {
@@ -33,7 +64,8 @@ Guarded::Guarded(std::string name, Shape shape, DType dtype) : name_(std::move(n
 }
 
 void Guarded::arm() {
-  for (size_t i = 0; i < kGuard; ++i) body_[-static_cast<ptrdiff_t>(i) - 1] = body_[bytes_ + i] = guard_byte(i);
+  std::copy_n(bands().before.data(), kGuard, body_ - kGuard);
+  std::copy_n(bands().after.data(), kGuard, body_ + bytes_);
 }
 
 void Guarded::prefill(int pass) {
@@ -51,6 +83,9 @@ void Guarded::prefill(int pass) {
 }
 
 Verdict Guarded::check_guards() const {
+  if (std::memcmp(body_ - kGuard, bands().before.data(), kGuard) == 0 &&
+      std::memcmp(body_ + bytes_, bands().after.data(), kGuard) == 0)
+    return {};
   for (size_t i = 0; i < kGuard; ++i) {
     const bool before = body_[-static_cast<ptrdiff_t>(i) - 1] != guard_byte(i);
     if (before || body_[bytes_ + i] != guard_byte(i))
@@ -70,18 +105,21 @@ Verdict Guarded::check() const {
   const auto place = [&](int64_t i) {
     return fmt::format("{}[row {}, column {}]", name_, i / std::max<int64_t>(cols, 1), i % std::max<int64_t>(cols, 1));
   };
-  int64_t unwritten = 0, first = -1;
-  for (int64_t i = 0; i < n; ++i) {
-    const bool same = size_of(dtype_) == 4 ? reinterpret_cast<const uint32_t*>(body_)[i] == p
-                                           : reinterpret_cast<const uint16_t*>(body_)[i] == static_cast<uint16_t>(p);
-    if (!same) continue;
-    if (first < 0) first = i;
-    ++unwritten;
-  }
-  if (unwritten > 0)
+  const bool wide = size_of(dtype_) == 4;
+  const auto holds_payload = [&](int64_t i) {
+    return wide ? reinterpret_cast<const uint32_t*>(body_)[i] == p
+                : reinterpret_cast<const uint16_t*>(body_)[i] == static_cast<uint16_t>(p);
+  };
+  const int64_t unwritten =
+      wide ? unwritten_of<uint32_t>(body_, n, p) : unwritten_of<uint16_t>(body_, n, static_cast<uint16_t>(p));
+  if (unwritten > 0) {
+    int64_t first = 0;
+    while (!holds_payload(first)) ++first;
     return refuse(VerdictCode::kIncompleteWrite, fmt::format("{} unwritten", unwritten), fmt::format("{} written", n),
                   fmt::format("{} is the first of {} elements left unwritten", place(first), unwritten));
+  }
   if (dtype_ == DType::kI32) return {};
+  if (wide ? all_finite<uint32_t>(body_, n, 0x7F800000u) : all_finite<uint16_t>(body_, n, uint16_t{0x7F80})) return {};
   for (int64_t i = 0; i < n; ++i) {
     const float x = dtype_ == DType::kBF16 ? bf16_to_float(reinterpret_cast<const uint16_t*>(body_)[i])
                                            : reinterpret_cast<const float*>(body_)[i];

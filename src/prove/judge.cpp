@@ -37,25 +37,28 @@ Format format_of(DType dtype) {
 }
 
 struct Scale {  // what depends on the format alone, looked up once per output
-  explicit Scale(DType dtype) : format(format_of(dtype)) {}
-  Format format;
+  explicit Scale(DType dtype)
+      : least(std::ldexp(1.0, format_of(dtype).exponent - 1)),
+        step(std::ldexp(1.0, 1 - format_of(dtype).bits)),
+        largest(format_of(dtype).largest) {}
+  double least;  // smallest normal number: below it the step stays the same
+  double step;   // distance of neighbours at one
+  double largest;
 
-  // Exponent in frexp's convention, from the bits; zero and double subnormals say -1022, so zero gets the step of the
-  // smallest subnormal (frexp(0) says 0: that would be the step of one half).
-  static int exponent(double x) { return static_cast<int>(std::bit_cast<uint64_t>(x) >> 52 & 0x7FF) - 1022; }
-  static double power(int e) { return std::bit_cast<double>(static_cast<uint64_t>(e + 1023) << 52); }
-
-  double quantum(double x) const { return power(std::max(exponent(x), format.exponent) - format.bits); }
+  // The power of two at or below |x|: its bits without sign and mantissa, so 0 for zero and double subnormals.
+  static double power_below(double x) {
+    return std::bit_cast<double>(std::bit_cast<uint64_t>(x) & uint64_t{0x7FF} << 52);
+  }
+  double quantum(double x) const { return std::min(std::max(power_below(x), least), 0x1p1023) * step; }
+  // Adding 1.5 * 2^52 steps leaves no bit below a step; the sum is rounded as the machine rounds, to nearest even.
   double rounded(double x) const {
-    if (!std::isfinite(x)) return x;
-    const int e = std::max(exponent(x), format.exponent) - format.bits;
-    const double y = std::nearbyint(x * power(-e)) * power(e);
-    return std::fabs(y) > format.largest ? std::copysign(kInfinity, x) : y;
+    const double shift = quantum(x) * 0x1.8p52, y = (x + shift) - shift;
+    return std::fabs(x) < 0x1p128 && !(std::fabs(y) > largest) ? y : std::isnan(x) ? x : std::copysign(kInfinity, x);
   }
   double half(double expected, double got) const {
-    const double q = quantum(got);
-    const bool power = (std::bit_cast<uint64_t>(got) & 0xFFFFFFFFFFFFF) == 0 && exponent(got) > format.exponent;
-    return power && std::fabs(expected) < std::fabs(got) ? q / 4 : q / 2;  // below a power of two the step is half
+    const double q = quantum(got), size = std::fabs(got);
+    const bool power = size == power_below(got) && size > least;
+    return power && std::fabs(expected) < size ? q / 4 : q / 2;  // below a power of two the step is half
   }
 };
 
@@ -101,6 +104,9 @@ ElementResult element(const Expected& e, std::span<const float> got) {
       const double jump = e.jump[at] + kFloor;
       if (!(distance <= jump)) {
         const double over = distance - scale.half(v, g) - jump;
+        // Clearly below the worst so far and the limit: its sigmas would change nothing.
+        const double below = std::min(r.worst, kElement), s2 = e.sys[at] * e.sys[at] + e.rnd[at] * e.rnd[at];
+        if (over * over < 0.999 * below * below * s2) continue;
         if (!(over <= 0)) sigmas = over / std::max(sigma_of(e, at), 1e-300);
       }
       const bool wrong = !(sigmas <= kElement) || !std::isfinite(g) || !std::isfinite(v);
@@ -147,7 +153,7 @@ namespace {
 
 constexpr const char* kWeights[3] = {"gain", "bias", "shrink"};
 
-// What one element, or a part of a group that lies in one row, adds.
+// What a part of a group that lies in one row adds.
 struct Part {
   double t = 0, var = 0, top = 0, sys = 0, rnd = 0, jump = 0;
   void operator+=(const Part& o) {
@@ -177,7 +183,95 @@ double ratio_of(const Part& p, bool shared) {
   return s.ratio(shared);
 }
 
+constexpr int64_t kBlock = 16;  // columns that are worked on at a time, in arrays: one loop for each step
+
+// A block of one row, up to 16 columns: what its elements add under each weight.
+class Block {
+ public:
+  Block(const Scale& scale, const Expected& e, std::span<const float> got, int64_t first, int64_t count, bool spread)
+      : count_(count),
+        spread_(spread),
+        sys_(e.sys.data() + first),
+        rnd_(e.rnd.data() + first),
+        jump_(e.jump.data() + first) {
+    const double* value = e.value.data() + first;
+    double jump2[kBlock], s2[kBlock];
+    for (int64_t i = 0; i < count; ++i) {
+      q_[i] = scale.quantum(value[i]);
+      r_[i] = static_cast<double>(got[static_cast<size_t>(first + i)]) - scale.rounded(value[i]);
+      s2[i] = sys_[i] * sys_[i] + rnd_[i] * rnd_[i];
+      jump2[i] = jump_[i] * jump_[i];
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      v_[i] = s2[i] + std::sqrt(s2[i]) * q_[i] + 1e-6 * q_[i] * q_[i] + kFloor * kFloor;
+      const double vj = v_[i] + jump2[i], root = 1 / std::sqrt(vj);
+      weight_[0][i] = value[i] / vj;
+      weight_[1][i] = root;
+      weight_[2][i] = value[i] < 0 ? -root : value[i] > 0 ? root : 0;
+    }
+    for (int64_t i = 0; i < count; ++i) {
+      const double z2 = s2[i] + jump2[i], r = r_[i], q = q_[i];
+      noise_[i] = std::min(r * r / (z2 + std::sqrt(z2) * q + 1e-4 * q * q + kFloor * kFloor), 1e4);
+    }
+  }
+
+  void add_noise(double& sum) const {
+    for (int64_t i = 0; i < count_; ++i) sum += noise_[i];
+  }
+
+  // Adds them to the columns' sums, returns what the block adds.
+  Part weigh(int w, Groups::Columns& to, size_t first) const {
+    double t[kBlock], var[kBlock], top[kBlock], shift[kBlock];
+    for (int64_t i = 0; i < count_; ++i) {
+      const double wt = weight_[w][i], a = std::fabs(wt);
+      t[i] = wt * r_[i];
+      var[i] = wt * wt * v_[i];
+      top[i] = a * q_[i];
+      shift[i] = a * sys_[i];
+    }
+    for (int64_t i = 0; i < count_; ++i) {
+      const size_t at = first + static_cast<size_t>(i);
+      to.t[at] += t[i];
+      to.var[at] += var[i];
+      to.top[at] = std::max(to.top[at], top[i]);
+      to.sys[at] += shift[i];
+    }
+    Part part;
+    for (int64_t i = 0; i < count_; ++i) {
+      part.t += t[i];
+      part.var += var[i];
+      part.top = std::max(part.top, top[i]);
+      part.sys += shift[i];
+    }
+    for (int64_t i = 0; spread_ && i < count_; ++i) {
+      const size_t at = first + static_cast<size_t>(i);
+      const double a = std::fabs(weight_[w][i]), own_rnd = a * rnd_[i], own_jump = a * jump_[i];
+      to.rnd[at] += own_rnd;
+      to.rnd_rows[at] += own_rnd * own_rnd;
+      to.jump[at] += own_jump;
+      to.jump_rows[at] += own_jump * own_jump;
+      part.rnd += own_rnd;
+      part.jump += own_jump;
+    }
+    return part;
+  }
+
+ private:
+  int64_t count_;
+  bool spread_;  // rnd or jump is not zero somewhere
+  const double *sys_, *rnd_, *jump_;
+  double q_[kBlock], r_[kBlock], v_[kBlock], weight_[3][kBlock], noise_[kBlock];
+};
+
 }  // namespace
+
+void Groups::Columns::resize(size_t count) {
+  for (auto* sums : {&t, &var, &top, &sys, &rnd, &rnd_rows, &jump, &jump_rows}) sums->resize(count);
+}
+
+Groups::Sums Groups::Columns::at(size_t i) const {
+  return {t[i], var[i], top[i], sys[i], rnd[i], rnd_rows[i], jump[i], jump_rows[i]};
+}
 
 void Groups::keep(double ratio, int weight, const char* what, int64_t index) {
   if (ratio <= worst_in_rows_.ratio) return;
@@ -203,23 +297,16 @@ void Groups::add(const Expected& e, std::span<const float> got) {
   const size_t blocks = blocks16_[0].size();
   std::vector<Part> in16[3];
   for (auto& p : in16) p.resize(blocks);
+  const auto zero = [](const std::vector<double>& x) {
+    return std::all_of(x.begin(), x.end(), [](double y) { return y == 0; });
+  };
+  const bool spread = !zero(e.rnd) || !zero(e.jump);
   for (int64_t row = 0; row < e.rows; ++row) {
-    for (auto& p : in16) std::fill(p.begin(), p.end(), Part{});
-    for (int64_t col = 0; col < cols_; ++col) {
-      const auto i = static_cast<size_t>(row * cols_ + col);
-      const double value = e.value[i], sys = e.sys[i], rnd = e.rnd[i], jump = e.jump[i];
-      const double q = scale.quantum(value), r = got[i] - scale.rounded(value);
-      const double s2 = sys * sys + rnd * rnd, v = s2 + std::sqrt(s2) * q + 1e-6 * q * q + kFloor * kFloor;
-      const double vj = v + jump * jump, root = 1 / std::sqrt(vj);
-      const double z2 = s2 + jump * jump;
-      noise_ += std::min(r * r / (z2 + std::sqrt(z2) * q + 1e-4 * q * q + kFloor * kFloor), 1e4);
-      const double weights[3] = {value / vj, root, value < 0 ? -root : value > 0 ? root : 0};
-      for (int w = 0; w < 3; ++w) {
-        const double wt = weights[w], a = std::fabs(wt);
-        const Part part{wt * r, wt * wt * v, a * q, a * sys, a * rnd, a * jump};
-        add_to(columns_[w][static_cast<size_t>(col)], part);
-        in16[w][static_cast<size_t>(col / 16)] += part;
-      }
+    for (int64_t col = 0; col < cols_; col += kBlock) {
+      const Block block(scale, e, got, row * cols_ + col, std::min(kBlock, cols_ - col), spread);
+      block.add_noise(noise_);
+      for (int w = 0; w < 3; ++w)
+        in16[w][static_cast<size_t>(col / kBlock)] = block.weigh(w, columns_[w], static_cast<size_t>(col));
     }
     for (int w = 0; w < 3; ++w) {
       Part whole, in64, in128;
@@ -250,16 +337,17 @@ void Groups::add(const Expected& e, std::span<const float> got) {
 
 Groups::Worst Groups::worst() const {
   Worst out = worst_in_rows_;
+  const auto see = [&](double ratio, int w, const char* what, size_t i) {
+    if (!(ratio <= out.ratio))
+      out = {std::isnan(ratio) ? kInfinity : ratio, fmt::format("{} of {} {}", kWeights[w], what, i)};
+  };
   const auto look = [&](const std::vector<Sums>* groups, const char* what) {
     for (int w = 0; w < 3; ++w)
-      for (size_t i = 0; i < groups[w].size(); ++i) {
-        const double ratio = groups[w][i].ratio(shared_);
-        if (!(ratio <= out.ratio))
-          out = {std::isnan(ratio) ? kInfinity : ratio, fmt::format("{} of {} {}", kWeights[w], what, i)};
-      }
+      for (size_t i = 0; i < groups[w].size(); ++i) see(groups[w][i].ratio(shared_), w, what, i);
   };
   if (elements_ == 0) return out;
-  look(columns_, "column");
+  for (int w = 0; w < 3; ++w)
+    for (size_t i = 0; i < columns_[w].t.size(); ++i) see(columns_[w].at(i).ratio(shared_), w, "column", i);
   look(blocks16_, "column block16");
   look(blocks64_, "column block64");
   look(blocks128_, "column block128");

@@ -63,6 +63,11 @@ class Groups {
     double jump = 0, jump_rows = 0;  // the same of |w| jump
     double ratio(bool shared) const;
   };
+  struct Columns {  // Sums of every column, one array for each
+    std::vector<double> t, var, top, sys, rnd, rnd_rows, jump, jump_rows;
+    void resize(size_t count);
+    Sums at(size_t i) const;
+  };
 
  private:
   void keep(double ratio, int weight, const char* what, int64_t index);
@@ -70,7 +75,8 @@ class Groups {
   int64_t cols_ = 0, elements_ = 0;
   bool shared_ = false;
   // Per weight (gain, bias, shrink): columns, blocks of 16, 64, 128 columns, everything.
-  std::vector<Sums> columns_[3], blocks16_[3], blocks64_[3], blocks128_[3], all_[3];
+  Columns columns_[3];
+  std::vector<Sums> blocks16_[3], blocks64_[3], blocks128_[3], all_[3];
   double noise_ = 0;
   Worst worst_in_rows_;  // of groups that lie inside one row
 };

@@ -89,11 +89,12 @@ Verdict prove_packing(const std::string& name, const PackedMatrix& packed, const
   std::vector<double> wanted(static_cast<size_t>(cols_of(raw)));
   for (const RawMatrix& m : raw) {
     for (int64_t r = 0; r < m.rows; ++r, ++row) {
+      if (row >= packed.rows) continue;  // too many rows are told below
       m.read_row(r, wanted.data());
+      const auto row_scale = static_cast<double>(packed.row_scale[packed_row(packed, row)]);
       for (int64_t k = 0; k < m.cols; ++k) {
         // Exact in float64; where the layout holds a float32 product of two scales, that product is meant.
-        const double have = static_cast<double>(element(packed, row, k)) *
-                            static_cast<double>(packed.row_scale[packed_row(packed, row)]);
+        const double have = static_cast<double>(element(packed, row, k)) * row_scale;
         const double want = wanted[static_cast<size_t>(k)];
         const bool two_scales = m.format == WeightFormat::kFp8Block || m.row_scale != nullptr;
         if (have == want || (two_scales && static_cast<float>(have) == static_cast<float>(want))) continue;
