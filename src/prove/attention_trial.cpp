@@ -37,10 +37,10 @@ struct Trial<AttentionOp>::State {
 
   AttentionProblem problem;
   TrialContext context;
-  std::vector<AttentionCase> cases;
+  std::vector<AttentionCase> cases;  // none when nothing is proved
   std::vector<CaseState> states;
   Verdict packing;
-  // Buffers of the case at hand, reused over its launches: the long ones are large.
+  std::pair<int, std::shared_ptr<AttentionCase>> typical;  // of so many rows, for all tactics that are timed
   int64_t width() const { return int64_t{problem.kv_heads} * problem.head_dim; }
   TensorView cache_view(void* data, const AttentionCase& c) const {
     return {data, dtype_of(problem.activation), {c.blocks, problem.block_size, problem.kv_heads, problem.head_dim}};
@@ -64,12 +64,13 @@ Trial<AttentionOp>::Trial(const AttentionProblem& problem, const TrialContext& c
   State& s = *state_;
   s.problem = problem;
   s.context = context;
+  if (!context.proves) return;
   s.cases = attention_cases(problem, context.seed, context.work, context.layout());
   s.states.resize(s.cases.size());
   const AttentionCaseWeights* last = nullptr;
   for (const AttentionCase& c : s.cases) {
     context.alive();
-    if (!context.proves || c.weights.get() == last || !s.packing.ok()) continue;
+    if (c.weights.get() == last || !s.packing.ok()) continue;
     last = c.weights.get();
     s.packing = prove_packing("qkv", last->packed.qkv, last->raw.qkv);
     if (s.packing.ok()) s.packing = prove_packing("out", last->packed.out, last->raw.out);
@@ -257,14 +258,17 @@ std::function<void()> Trial<AttentionOp>::typical_launch(const Backend<Attention
                                                          int rows) {
   State& s = *state_;
   struct Launch {
-    AttentionCase c;
+    std::shared_ptr<AttentionCase> c;
     std::unique_ptr<TrialBatch> batch;
     Guarded partial;
     Buffer ws;
   };
   auto l = std::make_shared<Launch>();
-  l->c = attention_typical_case(s.problem, rows, 256, s.context.seed, s.context.layout());
-  l->batch = std::make_unique<TrialBatch>(s.context, l->c.batch.batch());
+  if (s.typical.first != rows)
+    s.typical = {rows, std::make_shared<AttentionCase>(
+                           attention_typical_case(s.problem, rows, 256, s.context.seed, s.context.layout()))};
+  l->c = s.typical.second;
+  l->batch = std::make_unique<TrialBatch>(s.context, l->c->batch.batch());
   l->partial = Guarded("partial", {rows, s.problem.hidden}, DType::kF32);
   l->ws = Buffer(workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members()));
   return [this, l, &backend, tactic] {
@@ -273,10 +277,10 @@ std::function<void()> Trial<AttentionOp>::typical_launch(const Backend<Attention
     backend.run(tactic,
                 {st.problem,
                  &l->batch->batch(),
-                 l->c.x.view(),
-                 &l->c.weights->packed,
-                 st.cache_view(l->c.k_cache.view().data, l->c),
-                 st.cache_view(l->c.v_cache.view().data, l->c),
+                 l->c->x.view(),
+                 &l->c->weights->packed,
+                 st.cache_view(l->c->k_cache.view().data, *l->c),
+                 st.cache_view(l->c->v_cache.view().data, *l->c),
                  l->partial.view(),
                  {l->ws.data(), l->ws.size()}},
                 stream);

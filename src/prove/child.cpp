@@ -12,6 +12,7 @@
 #include "base/error.h"
 #include "prove/candidates.h"
 #include "prove/child_pipe.h"
+#include "prove/kept_memory.h"
 #include "prove/problem_json.h"
 #include "prove/trial.h"
 
@@ -205,6 +206,8 @@ int prove_child(const Candidates& candidates) {
     gpu::use(gpu_index);
     gpu::share_buffers();
     gpu = std::make_unique<gpu::Stream>();
+  } else {
+    keep_memory();
   }
   ThreadTeam team(std::clamp(head.value("threads", 1), 1, 1024));
   const TrialContext context{

@@ -18,7 +18,8 @@ struct Trial<GdnOp>::State {
 
   GdnProblem problem;
   TrialContext context;
-  std::vector<GdnCase> cases;
+  std::vector<GdnCase> cases;                        // none when nothing is proved
+  std::pair<int, std::shared_ptr<GdnCase>> typical;  // of so many rows, for all tactics that are timed
   // Of each case by declaration; [1]: the exact states.
   std::vector<std::map<std::string, std::array<oracle::GdnExpected, 2>>> expected;
   Verdict packing;
@@ -46,12 +47,13 @@ Trial<GdnOp>::Trial(const GdnProblem& problem, const TrialContext& context) : st
   State& s = *state_;
   s.problem = problem;
   s.context = context;
+  if (!context.proves) return;
   s.cases = gdn_cases(problem, context.seed, context.work, context.layout());
   s.expected.resize(s.cases.size());
   const GdnCaseWeights* last = nullptr;
   for (const GdnCase& c : s.cases) {
     context.alive();
-    if (!context.proves || c.weights.get() == last) continue;
+    if (c.weights.get() == last) continue;
     last = c.weights.get();
     for (const auto& [name, packed, raw] :
          {std::tuple{"qkv", &last->packed.qkv, &last->raw.qkv}, std::tuple{"z", &last->packed.z, &last->raw.z},
@@ -225,14 +227,17 @@ template <>
 std::function<void()> Trial<GdnOp>::typical_launch(const Backend<GdnOp>& backend, const Tactic& tactic, int rows) {
   State& s = *state_;
   struct Launch {
-    GdnCase c;
+    std::shared_ptr<GdnCase> c;
     std::unique_ptr<TrialBatch> batch;
     Guarded partial;
     Buffer ws;
   };
   auto l = std::make_shared<Launch>();
-  l->c = gdn_typical_case(s.problem, rows, s.context.seed, s.context.layout());
-  l->batch = std::make_unique<TrialBatch>(s.context, l->c.batch.batch());
+  if (s.typical.first != rows)
+    s.typical = {rows,
+                 std::make_shared<GdnCase>(gdn_typical_case(s.problem, rows, s.context.seed, s.context.layout()))};
+  l->c = s.typical.second;
+  l->batch = std::make_unique<TrialBatch>(s.context, l->c->batch.batch());
   l->partial = Guarded("partial", {rows, s.problem.hidden}, DType::kF32);
   l->ws = Buffer(workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members()));
   return [this, l, &backend, tactic] {
@@ -241,10 +246,10 @@ std::function<void()> Trial<GdnOp>::typical_launch(const Backend<GdnOp>& backend
     backend.run(tactic,
                 {st.problem,
                  &l->batch->batch(),
-                 l->c.x.view(),
-                 &l->c.weights->packed,
-                 st.conv_view(l->c.conv_state.view().data, l->c),
-                 st.state_view(l->c.state.view().data, l->c),
+                 l->c->x.view(),
+                 &l->c->weights->packed,
+                 st.conv_view(l->c->conv_state.view().data, *l->c),
+                 st.state_view(l->c->state.view().data, *l->c),
                  l->partial.view(),
                  {l->ws.data(), l->ws.size()}},
                 stream);

@@ -71,8 +71,11 @@ Trial<MoeOp>::Trial(const MoeProblem& problem, const TrialContext& context) : st
   State& s = *state_;
   s.problem = problem;
   s.context = context;
-  s.cases = moe_cases(problem, context.seed,
-                      static_cast<int>(std::clamp<int64_t>(context.work / 2 / s.work(), 90, 300)), context.layout());
+  if (context.proves)
+    s.cases = moe_cases(problem, context.seed,
+                        static_cast<int>(std::clamp<int64_t>(context.work / 2 / s.work(), 90, 300)), context.layout());
+  else
+    s.cases.push_back(moe_typical_case(problem, 1, context.seed, context.layout()));  // its weights are timed
   context.alive();
   s.states.resize(s.cases.size());
   const MoeCaseWeights* last = nullptr;
