@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <exception>
 #include <mutex>
@@ -256,29 +257,47 @@ class Run {
   bool hello_ = false, ended_ = false;
 };
 
-// Several children side by side, each with some of the problems; the first failure to start one is the failure of all.
-// Only for a GPU: there a child's threads compute what is expected and no backend.
-void prove_side_by_side(std::span<const AnyProblem> problems, const ProveOptions& options, std::vector<Item>& items,
-                        int silence_ms, Progressing& progress) {
-  constexpr int kMost = 8, kThreadsOfOne = 2;
-  const int groups = std::clamp(std::min(options.threads / kThreadsOfOne, static_cast<int>(problems.size())), 1, kMost);
-  std::vector<Phase> phases(static_cast<size_t>(groups));
-  for (size_t p = 0; p < problems.size(); ++p) phases[p % phases.size()].problems.push_back(p);
+// Works through the phases in their order, so many children side by side; the first failure to start one is the failure
+// of all.
+void work_side_by_side(std::span<const AnyProblem> problems, const ProveOptions& options, std::vector<Item>& items,
+                       int silence_ms, Progressing& progress, const std::vector<Phase>& phases, int children) {
+  std::atomic<size_t> next{0};
   std::exception_ptr error;
   std::vector<std::thread> threads;
-  for (Phase& phase : phases)
+  for (int i = 0; i < children; ++i)
     threads.emplace_back([&] {
-      phase.time = false;
-      phase.threads = std::max(options.threads / groups, 1);
       try {
-        Run(problems, options, items, silence_ms, phase, progress).work();
+        for (size_t at = next++; at < phases.size(); at = next++)
+          Run(problems, options, items, silence_ms, phases[at], progress).work();
       } catch (...) {
+        next = phases.size();
         const std::lock_guard lock(progress.mutex);
         error = std::current_exception();
       }
     });
   for (std::thread& t : threads) t.join();
   if (error) std::rethrow_exception(error);
+}
+
+// Proofs only. On a GPU a child's threads compute what is expected and no backend: they are dealt out, and each child
+// has its part of the problems. On a CPU a backend is proved with the team that will serve; but much of a proof is one
+// thread's work, so a second child keeps the other cores busy, problem by problem. Times are taken later, alone.
+void prove_side_by_side(std::span<const AnyProblem> problems, const ProveOptions& options, std::vector<Item>& items,
+                        int silence_ms, Progressing& progress) {
+  const bool gpu = options.device.kind == DeviceKind::kCuda;
+  std::vector<size_t> open;
+  for (const Item& item : items)
+    if (item.prove && (open.empty() || open.back() != item.problem)) open.push_back(item.problem);
+  const int most = gpu ? std::clamp(options.threads / 2, 1, 8) : std::min(options.threads, 2);
+  const int children = std::min(most, static_cast<int>(open.size()));
+  if (children < 1 || (children == 1 && !gpu)) return;
+  std::vector<Phase> phases(gpu ? static_cast<size_t>(children) : open.size());
+  for (size_t i = 0; i < open.size(); ++i) phases[i % phases.size()].problems.push_back(open[i]);
+  for (Phase& phase : phases) {
+    phase.time = false;
+    phase.threads = gpu ? std::max(options.threads / children, 1) : options.threads;
+  }
+  work_side_by_side(problems, options, items, silence_ms, progress, phases, children);
 }
 
 }  // namespace
@@ -303,7 +322,7 @@ ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& opti
   for (const Item& item : items) fresh.push_back(item.open());
   Progressing progress;
   for (const Item& item : items) progress.total += item.parts();
-  if (options.device.kind == DeviceKind::kCuda) prove_side_by_side(problems, options, items, silence_ms, progress);
+  prove_side_by_side(problems, options, items, silence_ms, progress);
   Phase rest{.threads = options.threads};
   rest.problems.resize(problems.size());
   std::iota(rest.problems.begin(), rest.problems.end(), size_t{0});
