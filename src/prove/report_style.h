@@ -128,6 +128,7 @@ tr.refused th, tr.refused td { opacity: .8; }
   .us::before { content: attr(data-rows); display: block; font-size: .68rem; color: var(--soft); font-weight: 400; }
 }
 @media (max-width: 24.5rem) {
+  .tiles b { font-size: 1.15rem; }
   .us { font-size: .69rem; letter-spacing: -.01em; }
   tfoot .us { font-size: .66rem; }
 }
