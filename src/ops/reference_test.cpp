@@ -6,6 +6,7 @@
 #include <functional>
 #include <limits>
 
+#include "base/error.h"
 #include "ops/embed.h"
 #include "ops/oracle_test_ops.h"
 
@@ -231,6 +232,26 @@ TEST(Reference, MoeTakesTheGivenSelection) {
   s.weights[0] = 4;
   run_reference<MoeOp>(args, 3);
   for (size_t c = 0; c < 32; ++c) EXPECT_EQ(s.partial.f32()[c], 2 * row[c]);
+}
+
+TEST(Reference, MoeRefusesGivenIdsThatAreNoExperts) {
+  Random random(4);
+  MoeSetup s({.hidden = 32, .experts = 36, .top_k = 2, .width = 16, .activation = Activation::kF32}, 3, random);
+  s.ids = {35, 0, 3, 2, 1, 4};
+  s.weights.assign(6, 0.5f);
+  MoeArgs args = s.args();
+  args.selection.given = true;
+  check_args(args);
+  for (const int32_t bad : {-1, 36, INT32_MAX, INT32_MIN}) {
+    s.ids[3] = bad;
+    try {
+      check_args(args);
+      ADD_FAILURE() << bad;
+    } catch (const Error& e) {
+      EXPECT_EQ(e.code, Code::kInternal);
+      EXPECT_EQ(e.message, "moe.selection: expert ids must be in 0..35, got " + std::to_string(bad) + " in row 1, place 1");
+    }
+  }
 }
 
 TEST(Reference, MoeRowsDoNotDependOnOthersOrThreads) {
