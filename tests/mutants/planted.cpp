@@ -124,10 +124,10 @@ const Geometry& odd_shapes() {
     g.problems.emplace_back(MoeProblem{
         .hidden = 96, .experts = 5, .top_k = 2, .width = 24, .renormalise = false, .format = WeightFormat::kFp8});
     g.problems.emplace_back(
-        AttentionProblem{.hidden = 72, .heads = 3, .kv_heads = 1, .head_dim = 24, .rotary_dim = 24});
+        AttentionProblem{.hidden = 72, .heads = 3, .kv_heads = 1, .head_dim = 25, .rotary_dim = 24});
     g.problems.emplace_back(AttentionProblem{
         .hidden = 72, .heads = 2, .kv_heads = 2, .head_dim = 18, .rotary_dim = 10, .activation = Activation::kF32});
-    g.problems.emplace_back(GdnProblem{.hidden = 19, .key_heads = 3, .value_heads = 3, .dk = 10, .dv = 23});
+    g.problems.emplace_back(GdnProblem{.hidden = 19, .key_heads = 3, .value_heads = 3, .dk = 10, .dv = 63});
     g.problems.emplace_back(
         GdnProblem{.hidden = 72, .key_heads = 1, .value_heads = 2, .dk = 24, .dv = 40, .activation = Activation::kF32});
     g.problems.emplace_back(JoinProblem{.hidden = 100, .ranks = 1, .activation = Activation::kF32});
