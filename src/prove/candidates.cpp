@@ -39,11 +39,19 @@ void list_backend(const Backend<Op>& backend, const typename Op::Problem& proble
     const std::vector<Tactic> tactics = backend.tactics(problem, device);
     if (tactics.empty())
       add("", refuse(VerdictCode::kFault, "no tactic", "at least one", "supports the problem but offers no tactic"));
-    for (const Tactic& t : tactics) add(t.name, refuse(VerdictCode::kUnproved, "", ""));
+    const auto missing = [&](const Tactic& t) {
+      add(t.name, refuse(VerdictCode::kIsaMissing, names_of(device.isas), std::string(name_of(t.isa))));
+    };
+    for (const Tactic& t : tactics) {
+      if (device.kind == DeviceKind::kCpu && !device.has(t.isa))
+        missing(t);  // its own list claims more than there is
+      else
+        add(t.name, refuse(VerdictCode::kUnproved, "", ""));
+    }
     for (const Tactic& t : backend.tactics(problem, with_every_isa(device))) {
       const bool listed =
           std::any_of(tactics.begin(), tactics.end(), [&](const Tactic& own) { return own.name == t.name; });
-      if (!listed) add(t.name, refuse(VerdictCode::kIsaMissing, names_of(device.isas), std::string(name_of(t.isa))));
+      if (!listed) missing(t);
     }
   } catch (const std::exception& e) {
     add("", refuse(VerdictCode::kFault, "exception", "an answer",
