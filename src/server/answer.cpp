@@ -6,8 +6,8 @@
 namespace mettle {
 
 void Answer::begin(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<Reply> reply, Delivery delivery,
-                   Engine& engine, const Tokenizer& tokenizer, GenerationRequest request, Metrics& metrics,
-                   std::function<void(int)> on_status) {
+                   Engine& engine, const Tokenizer& tokenizer, GenerationRequest request,
+                   std::shared_ptr<Metrics> metrics, std::function<void(int)> on_status) {
   const auto answer = std::make_shared<Answer>(*exchange, std::move(reply), delivery, std::move(on_status));
   // The engine holds neither: it may outlast both.
   const std::weak_ptr<Exchange> weak_exchange = exchange;
@@ -18,7 +18,7 @@ void Answer::begin(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<Re
         if (const auto self = weak_answer.lock()) self->advance();
       });
   };
-  answer->generation_ = std::make_unique<Generation>(engine, tokenizer, std::move(request), wake, &metrics);
+  answer->generation_ = std::make_unique<Generation>(engine, tokenizer, std::move(request), wake, std::move(metrics));
   exchange->on_gone([answer] { answer->generation_.reset(); });
 }
 

@@ -20,8 +20,8 @@ class Answer : public std::enable_shared_from_this<Answer> {
   // Submits; fails as Engine::submit does. From then on the exchange owns the answer, and a client that leaves cancels
   // it.
   static void begin(const std::shared_ptr<Exchange>& exchange, std::unique_ptr<Reply> reply, Delivery delivery,
-                    Engine& engine, const Tokenizer& tokenizer, GenerationRequest request, Metrics& metrics,
-                    std::function<void(int status)> on_status);
+                    Engine& engine, const Tokenizer& tokenizer, GenerationRequest request,
+                    std::shared_ptr<Metrics> metrics, std::function<void(int status)> on_status);
 
  private:
   void advance();

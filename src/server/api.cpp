@@ -53,7 +53,7 @@ Api::Api(ApiOptions options, Engine& engine, const TextModel& model)
 }
 
 void Api::answer(Call& call, HttpResponse response) {
-  metrics_.count_answer(call.route, response.status);
+  metrics_->count_answer(call.route, response.status);
   call.exchange->respond(std::move(response));
 }
 
@@ -164,7 +164,7 @@ void Api::chat(Call& call) {
                             .tokenizer = &model_.tokenizer()}),
                 request.stream ? Delivery::kStream : Delivery::kWhole, engine_, model_.tokenizer(),
                 std::move(generation), metrics_,
-                [this, route = call.route](int status) { metrics_.count_answer(route, status); });
+                [this, route = call.route](int status) { metrics_->count_answer(route, status); });
 }
 
 void Api::complete_text(Call& call) {
@@ -196,7 +196,7 @@ void Api::complete_text(Call& call) {
                             .tokenizer = &model_.tokenizer()}),
                 request.stream ? Delivery::kStream : Delivery::kWhole, engine_, model_.tokenizer(),
                 std::move(generation), metrics_,
-                [this, route = call.route](int status) { metrics_.count_answer(route, status); });
+                [this, route = call.route](int status) { metrics_->count_answer(route, status); });
 }
 
 }  // namespace mettle

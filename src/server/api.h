@@ -74,7 +74,7 @@ class Api {
   const int64_t started_;  // Unix seconds
   std::atomic<bool> draining_{false};
   std::atomic<bool> told_ignored_{false};
-  Metrics metrics_;
+  std::shared_ptr<Metrics> metrics_ = std::make_shared<Metrics>();  // the engine may tell of ends after this
 };
 
 }  // namespace mettle

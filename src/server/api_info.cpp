@@ -102,7 +102,7 @@ void Api::plan(Call& call) {
 
 void Api::metrics(Call& call) {
   const int64_t connections = options_.connections ? options_.connections() : 0;
-  answer(call, {.body = metrics_.text(engine_.info(), engine_.stats(), engine_.serving(), connections),
+  answer(call, {.body = metrics_->text(engine_.info(), engine_.stats(), engine_.serving(), connections),
                 .content_type = "text/plain; version=0.0.4; charset=utf-8"});
 }
 

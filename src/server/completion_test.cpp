@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <future>
+
 #include "server/fake_engine.h"
 #include "server/generation.h"
 #include "server/test_model.h"
@@ -216,6 +218,30 @@ TEST(Generation, SeedsOfSeveralSequencesDiffer) {
   EXPECT_EQ(submitted[0].second.seed, 7u);
   EXPECT_NE(submitted[1].second.seed, submitted[0].second.seed);
   EXPECT_NE(submitted[2].second.seed, submitted[1].second.seed);
+}
+
+// The engine's thread stands in the middle of telling while the client leaves.
+TEST(Generation, MetricsOutliveItUntilTheEngineHasToldTheEnd) {
+  std::promise<void> told, go_on;
+  auto metrics = std::make_shared<Metrics>();
+  const std::weak_ptr<Metrics> alive = metrics;
+  {
+    FakeEngine engine(6144, 4096, says("x", -1));
+    GenerationRequest r = request();
+    r.sampling.max_tokens = 1 << 30;
+    {
+      const auto wake = [&] {
+        told.set_value();
+        go_on.get_future().wait();
+      };
+      const Generation generation(engine, tiny_text_model().tokenizer(), r, wake, std::move(metrics));
+      told.get_future().wait();
+    }
+    EXPECT_FALSE(alive.expired());
+    go_on.set_value();
+    engine.wait_idle();
+  }
+  EXPECT_TRUE(alive.expired());
 }
 
 TEST(Generation, WhenOneSequenceIsRefusedNoneRuns) {

@@ -56,7 +56,7 @@ struct Generation::Inbox {
   }
 
   std::function<void()> wake;
-  Metrics* metrics = nullptr;
+  std::shared_ptr<Metrics> metrics;
   std::vector<Times> times;  // one per choice, each written by the engine's thread alone
   std::mutex mutex;
   std::vector<std::pair<int, TokenEvent>> events;
@@ -64,12 +64,12 @@ struct Generation::Inbox {
 };
 
 Generation::Generation(Engine& engine, const Tokenizer& tokenizer, GenerationRequest request,
-                       std::function<void()> wake, Metrics* metrics)
+                       std::function<void()> wake, std::shared_ptr<Metrics> metrics)
     : engine_(engine), inbox_(std::make_shared<Inbox>()) {
   const size_t n = static_cast<size_t>(request.n);
   const size_t choices = request.prompts.size() * n;
   inbox_->wake = std::move(wake);
-  inbox_->metrics = metrics;
+  inbox_->metrics = std::move(metrics);
   inbox_->times.resize(choices);
   completions_.reserve(choices);
   try {

@@ -29,7 +29,7 @@ class Generation {
   // Fails as Engine::submit does; nothing runs then. `wake` is called on the engine's thread when take() has something
   // new, at most once between two calls of take(). metrics may be null. Engine and tokenizer must outlive this.
   Generation(Engine& engine, const Tokenizer& tokenizer, GenerationRequest request, std::function<void()> wake,
-             Metrics* metrics);
+             std::shared_ptr<Metrics> metrics);
   ~Generation();  // cancel()
   Generation(const Generation&) = delete;
   Generation& operator=(const Generation&) = delete;
