@@ -219,7 +219,7 @@ class CellRun {
     if (!port_is_free(port_))
       result_.leftovers.push_back(fmt::format("port {}, held by {}", port_, port_owner(port_)));
     else if (!holder.empty())
-      result_.leftovers.push_back(fmt::format("port {}, held by {}", port_, holder));
+      result_.leftovers.push_back(fmt::format("port {}, held by {}", port_, holder.substr(0, holder.find(" ("))));
     gpu_memory();
     server_.reset();
     if (!result_.leftovers.empty() && result_.stage.empty())
@@ -271,7 +271,7 @@ class CellRun {
     if (told) {
       result_.cause = d.cause;
       result_.confidence = std::string(diagnose::name_of(d.confidence));
-      result_.sentence = seen.empty() ? d.sentence : fmt::format("{}. The log: {}", seen, d.sentence);
+      result_.sentence = seen.empty() ? d.sentence : fmt::format("{} Seen: {}", d.sentence, seen);
       for (const diagnose::Line& line : d.evidence)
         result_.evidence.push_back(
             fmt::format("{}:{}: {}", std::filesystem::path(line.file).filename().string(), line.line, line.text));

@@ -15,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/temporary_folder.h"
+#include "sweep/cgroup.h"
 #include "sweep/log_file.h"
 #include "sweep/machine.h"
 #include "sweep/result.h"
@@ -161,6 +162,7 @@ TEST(SweepProcesses, ASecondFamilyFindsWhatAKilledOneLeft) {
   ASSERT_TRUE(read_process(left));
   EXPECT_TRUE(Family("000000000000000000000010").members().empty());  // of another sweep: not ours
   Family family(mark);
+  const Cgroup group(group_name(family));  // taken over, and removed at the end
   EXPECT_FALSE(family.members().empty());
   EXPECT_TRUE(family.end_all(kPatience).empty());
   const std::optional<Process> after = read_process(left);

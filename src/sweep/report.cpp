@@ -93,8 +93,9 @@ std::vector<std::vector<std::string>> report_table(const Plan& plan, const std::
     const Row& row = rows[i];
     const bool done = row.state == RowState::kDone;
     std::string what = done ? row.result.sentence : row.now;
-    if (done && row.result.outcome == Outcome::kWorks && what.empty() && !row.result.notes.empty())
-      what = row.result.notes[0];
+    if (done && what.empty())
+      for (const std::string& note : row.result.notes)
+        if (what.empty() && !note.starts_with("power and clocks")) what = note;
     table.push_back({std::to_string(row.cell->number), row.cell->name, outcome_text(row, static_cast<int>(i) == winner),
                      done ? row.result.cause : "", done ? seconds(row.result.ready_seconds) : "",
                      done ? goal_text(plan, row.result) : "", what});

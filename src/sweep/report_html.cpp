@@ -29,12 +29,15 @@ td.n,th.n{text-align:right;white-space:nowrap;font-variant-numeric:tabular-nums}
 .outcome{font-weight:600;white-space:nowrap}.plots{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr));gap:16px}
 figure{margin:0;border:1px solid var(--rule);border-radius:8px;background:var(--card);padding:14px 14px 8px}figcaption{font-weight:600;margin-bottom:6px}
 svg{width:100%;height:auto;display:block}.grid{stroke:var(--rule)}.axis{stroke:var(--soft)}.label{fill:var(--soft);font-size:13px}
+.s0.line{stroke:var(--s0)}.s0.dot{fill:var(--s0)}.s1.line{stroke:var(--s1)}.s1.dot{fill:var(--s1)}.s2.line{stroke:var(--s2)}.s2.dot{fill:var(--s2)}.s3.line{stroke:var(--s3)}.s3.dot{fill:var(--s3)}.s4.line{stroke:var(--s4)}.s4.dot{fill:var(--s4)}.s5.line{stroke:var(--s5)}.s5.dot{fill:var(--s5)}.s6.line{stroke:var(--s6)}.s6.dot{fill:var(--s6)}.s7.line{stroke:var(--s7)}.s7.dot{fill:var(--s7)}
 .line{fill:none;stroke-width:2.5;stroke-linejoin:round}.dot{stroke:var(--card);stroke-width:1.5}
 .key{display:flex;flex-wrap:wrap;gap:4px 18px;margin:10px 2px 0;font-size:.9rem}.key i{display:inline-block;width:14px;height:4px;border-radius:2px;margin-right:7px;vertical-align:middle}
 details{border:1px solid var(--rule);border-radius:8px;background:var(--card);margin:8px 0;padding:0 16px}summary{cursor:pointer;padding:12px 0;font-weight:600;overflow-wrap:anywhere}
 details>*:last-child{margin-bottom:16px}pre{background:var(--code);border-radius:6px;padding:10px 12px;overflow-x:auto;font-size:.84rem;white-space:pre-wrap;overflow-wrap:anywhere}
 ul{padding-left:1.2rem;overflow-wrap:anywhere}p{overflow-wrap:anywhere}
-@media(max-width:640px){body{font-size:15px}th,td{padding:7px 9px}td.what{min-width:16rem}}
+@media(max-width:640px){body{font-size:15px}th,td{padding:7px 9px}
+.cells,.cells tbody,.cells tr{display:block}.cells tr{padding:10px 12px;border-bottom:1px solid var(--rule)}.cells tr:first-child{display:none}
+.cells td{display:inline-block;padding:0 12px 0 0;border:0}.cells td.n{min-width:0}.cells td.what{display:block;min-width:0;padding-top:4px;overflow-wrap:anywhere}}
 )css";
 
 std::string outcome_class(const Row& row, bool winner) {
@@ -45,7 +48,7 @@ std::string outcome_class(const Row& row, bool winner) {
 
 std::string table_html(const Plan& plan, const std::vector<Row>& rows, int winner) {
   const auto table = report_table(plan, rows, winner);
-  std::string out = "<div class=\"wide\"><table>\n<tr>";
+  std::string out = "<div class=\"wide\"><table class=\"cells\">\n<tr>";
   const auto number = [](size_t column) { return column == 0 || column == 4 || column == 5; };
   for (size_t c = 0; c < table[0].size(); ++c)
     out += fmt::format("<th{}>{}</th>", number(c) ? " class=\"n\"" : "", html_text(table[0][c]));

@@ -90,9 +90,11 @@ std::string Exit::text() const {
   return fmt::format("exit code {}", code);
 }
 
+std::string group_name(const Family& family) { return "mettle-sweep-" + family.mark(); }
+
 struct ServerProcess::State {
   State(const Launch& launch, Family& family)
-      : family(family), group("mettle-sweep-" + family.mark()), log(launch.log, launch.log_bytes) {
+      : family(family), group(group_name(family)), log(launch.log, launch.log_bytes) {
     if (!launch.ready_pattern.empty()) pattern = diagnose::Pattern(launch.ready_pattern);
     has_pattern = !launch.ready_pattern.empty();
   }
@@ -253,8 +255,6 @@ bool ServerProcess::log_damaged() const {
   const std::lock_guard<std::mutex> lock(state_->mutex);
   return state_->log.damaged();
 }
-pid_t ServerProcess::pid() const { return state_->leader.pid; }
-std::string ServerProcess::cgroup() const { return state_->group.path(); }
 std::vector<Process> ServerProcess::members() const { return state_->family.members(state_->group.members()); }
 
 ServerProcess::Stopped ServerProcess::stop(double seconds, const std::atomic<bool>* hurry,

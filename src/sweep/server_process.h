@@ -26,6 +26,9 @@ struct Exit {
   std::string text() const;  // "exit code 1", "signal 9 (Killed)"
 };
 
+// Of the control group that all servers of a sweep run in, one after the other.
+std::string group_name(const Family& family);
+
 class ServerProcess {
  public:
   // Fails with kDevice when the program cannot be started. `family` must outlive it.
@@ -41,8 +44,6 @@ class ServerProcess {
   uint64_t log_bytes() const;
   uint64_t log_left_out() const;
   bool log_damaged() const;
-  pid_t pid() const;
-  std::string cgroup() const;            // path, empty: none could be made
   std::vector<Process> members() const;  // it and everything that came from it
 
   struct Stopped {

@@ -17,9 +17,11 @@
 #include "base/error.h"
 #include "sweep/canary.h"
 #include "sweep/cell_run.h"
+#include "sweep/cgroup.h"
 #include "sweep/matrix.h"
 #include "sweep/processes.h"
 #include "sweep/report.h"
+#include "sweep/server_process.h"
 #include "sweep/skips.h"
 
 namespace mettle::sweep {
@@ -145,6 +147,16 @@ std::string fresh_folder(const Plan& plan, const Options& options, const Cell& c
   return folder;
 }
 
+// What a killed sweep of this folder left running: by its mark, and by its control group.
+void end_leftovers(const Family& family, const Options& options) {
+  const Cgroup group(group_name(family));
+  const std::vector<Process> left = family.members(group.members());
+  if (left.empty()) return;
+  options.on_note(fmt::format("{} processes of this sweep, which was killed, still ran; they are ended", left.size()));
+  group.kill();
+  family.end_all(10, group.members());
+}
+
 void prepare_out(const Plan& plan, const Options& options) {
   std::error_code ec;
   if (fs::exists(options.out, ec) && !fs::is_directory(options.out, ec))
@@ -224,12 +236,7 @@ Summary run_sweep(const Plan& plan, const Options& options) {
   prepare_out(plan, options);
   const Lock lock(options.out);
   Family family(mark_of(options.out, plan.name));
-  const std::vector<Process> left = family.members();
-  if (!left.empty()) {
-    options.on_note(
-        fmt::format("{} processes of this sweep, which was killed, still ran; they are ended", left.size()));
-    family.end_all(10);
-  }
+  end_leftovers(family, options);
   const std::vector<RefusedWord> refused = refused_by_device(plan, options);
   const auto stopped = [&] { return options.stop != nullptr && *options.stop; };
   std::vector<Row>& rows = summary.rows;
