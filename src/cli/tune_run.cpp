@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "base/error.h"
+#include "base/log.h"
 #include "base/terminal.h"
 #include "base/thread_team.h"
 #include "checkpoint/model_folder.h"
@@ -72,6 +73,11 @@ TuneGround tune_ground(const TuneArguments& a, const Device& device) {
   }
   warn_of_failures(ground.report);
   ground.ceiling = probe_ceiling(device, ground.threads);
+  if (ground.ceiling.crowded())
+    log::warn(
+        "tune: {} threads do not have as many cores to themselves: to begin and end together takes them {:.0f} us; "
+        "times taken now say little",
+        ground.threads, ground.ceiling.fork_us);
   return ground;
 }
 

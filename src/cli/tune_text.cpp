@@ -33,6 +33,7 @@ std::string head(const TuneGround& ground) {
                         i + 1 == reads.size() ? "from memory" : "of " + size_text(reads[i].bytes));
   for (const MathRate& m : ground.ceiling.math) text += fmt::format("; {} {:.4g} GFLOP/s", m.name, m.gflops);
   if (ground.ceiling.math.empty()) text += "; arithmetic is not probed here";
+  if (ground.ceiling.fork_us > 0) text += fmt::format("; an empty fork {:.1f} us", ground.ceiling.fork_us);
   return text + "\n";
 }
 
@@ -158,7 +159,7 @@ std::string figures_json(const TuneGround& ground, const TuneFigures& figures) {
                     {"device_model", ground.device.model},
                     {"build", build_id()},
                     {"threads", ground.threads},
-                    {"ceiling", {{"reads", reads}, {"gflop_per_s", math}}},
+                    {"ceiling", {{"reads", reads}, {"gflop_per_s", math}, {"fork_us", ground.ceiling.fork_us}}},
                     {"wanted", r.wanted},
                     {"done", r.units.size()},
                     {"from_earlier_runs", r.kept},

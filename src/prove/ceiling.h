@@ -36,6 +36,9 @@ struct MathRate {
 struct Ceiling {
   std::vector<ReadRate> reads;  // rising bytes; the last from memory
   std::vector<MathRate> math;   // empty: not probed
+  double fork_us = 0;           // of a CPU's team with nothing to do; 0: not probed
+  // Threads that wait for a core take hundreds of microseconds to meet: what is timed then is the waiting.
+  bool crowded() const { return fork_us > 100; }
   // Of data of that size: the rate of the next larger probe.
   double read_gbs(double footprint) const;
   double gflops(Activation activation) const;  // 0: not probed

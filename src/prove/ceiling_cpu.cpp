@@ -27,6 +27,7 @@ uint64_t read_plain(const uint8_t* p, int64_t bytes) {
   Lanes sum[8] = {};
   for (int64_t i = 0; i + 128 <= bytes; i += 128) {
     __builtin_prefetch(p + i + 2048);
+#pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) {
       Lanes v;
       std::memcpy(&v, p + i + j * 16, 16);
@@ -37,13 +38,15 @@ uint64_t read_plain(const uint8_t* p, int64_t bytes) {
   return sum[0][0] ^ sum[0][1];
 }
 
-// Multiply-adds per second of one call are counted by the caller: kChains * lanes * rounds.
+// Without being unrolled the chains would live in memory. Multiply-adds of one call are counted by the caller: kChains
+// * lanes * rounds.
 constexpr int kChains = 12;
 
 float fma_plain(int64_t rounds) {
   float a[kChains];
   for (int j = 0; j < kChains; ++j) a[j] = static_cast<float>(j);
   for (int64_t i = 0; i < rounds; ++i)
+#pragma GCC unroll 12
     for (float& x : a) x = x * 0.999f + 0.5f;
   float sum = 0;
   for (const float x : a) sum += x;
@@ -57,6 +60,7 @@ __attribute__((target("avx2"))) uint64_t read_avx2(const uint8_t* p, int64_t byt
   for (int64_t i = 0; i + 256 <= bytes; i += 256) {
     _mm_prefetch(reinterpret_cast<const char*>(p + i + 2048), _MM_HINT_T0);
     _mm_prefetch(reinterpret_cast<const char*>(p + i + 2176), _MM_HINT_T0);
+#pragma GCC unroll 8
     for (int j = 0; j < 8; ++j)
       sum[j] = _mm256_xor_si256(sum[j], _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + i + j * 32)));
   }
@@ -71,6 +75,7 @@ __attribute__((target("avx512f"))) uint64_t read_avx512(const uint8_t* p, int64_
   for (__m512i& s : sum) s = _mm512_setzero_si512();
   for (int64_t i = 0; i + 512 <= bytes; i += 512) {
     for (int j = 0; j < 512; j += 128) _mm_prefetch(reinterpret_cast<const char*>(p + i + 2048 + j), _MM_HINT_T0);
+#pragma GCC unroll 8
     for (int j = 0; j < 8; ++j) sum[j] = _mm512_xor_si512(sum[j], _mm512_loadu_si512(p + i + j * 64));
   }
   for (int j = 1; j < 8; ++j) sum[0] = _mm512_xor_si512(sum[0], sum[j]);
@@ -85,6 +90,7 @@ __attribute__((target("avx2,fma"))) float fma_avx2(int64_t rounds) {
   const __m256 m = _mm256_set1_ps(0.999f), c = _mm256_set1_ps(0.5f);
   for (int j = 0; j < kChains; ++j) a[j] = _mm256_set1_ps(static_cast<float>(j));
   for (int64_t i = 0; i < rounds; ++i)
+#pragma GCC unroll 12
     for (__m256& x : a) x = _mm256_fmadd_ps(x, m, c);
   float sum = 0;
   for (const __m256& x : a) sum += _mm256_cvtss_f32(x);
@@ -96,6 +102,7 @@ __attribute__((target("avx512f"))) float fma_avx512(int64_t rounds) {
   const __m512 m = _mm512_set1_ps(0.999f), c = _mm512_set1_ps(0.5f);
   for (int j = 0; j < kChains; ++j) a[j] = _mm512_set1_ps(static_cast<float>(j));
   for (int64_t i = 0; i < rounds; ++i)
+#pragma GCC unroll 12
     for (__m512& x : a) x = _mm512_fmadd_ps(x, m, c);
   float sum = 0;
   for (const __m512& x : a) sum += _mm512_cvtss_f32(x);
@@ -107,6 +114,7 @@ __attribute__((target("avx512f,avx512bw,avx512bf16"))) float dot_avx512bf16(int6
   const __m512bh m = (__m512bh)_mm512_set1_epi16(0x3C00), c = (__m512bh)_mm512_set1_epi16(0x3B80);
   for (int j = 0; j < kChains; ++j) a[j] = _mm512_set1_ps(static_cast<float>(j));
   for (int64_t i = 0; i < rounds; ++i)
+#pragma GCC unroll 12
     for (__m512& x : a) x = _mm512_dpbf16_ps(x, m, c);
   float sum = 0;
   for (const __m512& x : a) sum += _mm512_cvtss_f32(x);
@@ -154,6 +162,18 @@ double gbs_of(const Buffer& memory, int64_t bytes, const Device& device, ThreadT
   return best;
 }
 
+// Median of forks and joins with nothing to do.
+double fork_us_of(ThreadTeam& team) {
+  std::vector<double> us(201);
+  for (double& t : us) {
+    const auto start = Clock::now();
+    team.run([](int) {});
+    t = seconds_since(start) * 1e6;
+  }
+  std::nth_element(us.begin(), us.begin() + 100, us.end());
+  return us[100];
+}
+
 }  // namespace
 
 uint64_t read_memory(const uint8_t* data, int64_t bytes, const Device& cpu) {
@@ -165,13 +185,14 @@ uint64_t read_memory(const uint8_t* data, int64_t bytes, const Device& cpu) {
 }
 
 Ceiling probe_cpu(const Device& device, int threads) {
-  constexpr int64_t kSizes[] = {int64_t{256} << 10, int64_t{1} << 20, int64_t{4} << 20, int64_t{16} << 20,
-                                int64_t{256} << 20};
+  constexpr int64_t kSizes[] = {int64_t{32} << 10, int64_t{256} << 10, int64_t{1} << 20,
+                                int64_t{4} << 20,  int64_t{16} << 20,  int64_t{256} << 20};
   ThreadTeam team(threads);
   Ceiling ceiling;
   const Buffer memory(static_cast<size_t>(kSizes[std::size(kSizes) - 1]));
   std::memset(memory.data(), 1, memory.size());
   for (const int64_t bytes : kSizes) ceiling.reads.push_back({bytes, gbs_of(memory, bytes, device, team)});
+  ceiling.fork_us = fork_us_of(team);
   Loop fma;
 #if defined(__x86_64__)
   if (device.has(Isa::kAvx2)) fma = {fma_avx2, 8};

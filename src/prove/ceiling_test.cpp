@@ -100,6 +100,7 @@ TEST(Ceiling, ProbesMeasure) {
     EXPECT_GT(c.reads[i].bytes, i > 0 ? c.reads[i - 1].bytes : 0);
   }
   ASSERT_FALSE(c.math.empty());
+  EXPECT_GT(c.fork_us, 0);
   for (const MathRate& m : c.math) EXPECT_GT(m.gflops, 0) << m.name;
   Sensors sensors(this_cpu());
   sensors.sample();
