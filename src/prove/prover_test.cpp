@@ -167,6 +167,7 @@ TEST(Prover, SmallProblemsOfEveryFormatAreProved) {
                                         .activation = a});
     problems.push_back(GdnProblem{.hidden = 80, .key_heads = 1, .value_heads = 3, .dk = 16, .dv = 16, .activation = a});
   }
+  problems.push_back(MoeProblem{.hidden = 64, .experts = 36, .top_k = 4, .width = 32});  // no power of two, no tile
   problems.push_back(SampleProblem{.vocab = 33, .usable = 33});
   const ProofReport report = prove(problems, without_store());
   EXPECT_EQ(failures_of(report), "");
