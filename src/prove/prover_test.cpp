@@ -9,6 +9,7 @@
 
 #include "base/error.h"
 #include "base/file_map.h"
+#include "base/temporary_folder.h"
 #include "base/thread_team.h"
 #include "prove/mutants.h"
 #include "prove/store.h"
@@ -255,19 +256,18 @@ TEST(Prover, TimesEveryBucketOfAFastOp) {
 // ---- store ---------------------------------------------------------------------------------------------------------
 class Store : public testing::Test {
  protected:
-  Store() : folder_(std::filesystem::temp_directory_path() / ("mettle-store-" + std::to_string(getpid()))) {
-    std::filesystem::remove_all(folder_);
+  Store() {
     options_ = without_store();
     options_.cache_folder = folder_;
   }
-  ~Store() override { std::filesystem::remove_all(folder_); }
   std::string file() const { return VerdictStore(folder_, build_id(), options_.device).path(); }
   ProofReport run() { return prove(problems_, options_); }
   static bool cached(const ProofReport& r) {
     return std::all_of(r.entries.begin(), r.entries.end(), [](const ProofEntry& e) { return e.cached; });
   }
 
-  std::filesystem::path folder_;
+  TemporaryFolder temporary_;
+  std::filesystem::path folder_ = temporary_ / "verdicts";
   ProveOptions options_;
   std::vector<AnyProblem> problems_ = {JoinProblem{.hidden = 96}, EmbedProblem{50, 32}};
 };
@@ -411,7 +411,7 @@ TEST(Choose, FastestProvedPerBucketAndReferenceLast) {
   EXPECT_EQ(c.at(16).backend->name, "cpu_gemv");
   EXPECT_EQ(c.at(17).backend->name, "cpu_gemm");
   EXPECT_EQ(c.at(100'000).backend->name, "cpu_gemm");
-  EXPECT_EQ(choose(r, p, "reference").at(1).backend->name, "reference");  // by name it serves
+  EXPECT_EQ(choose(r, p, "reference").at(1).backend->name, "reference");                   // by name it serves
   for (const auto& behind : choose(r, p, "cpu_gemm").behind) EXPECT_TRUE(behind.empty());  // and nothing takes over
   // Taken out one after the other, the next proved one serves where it served; the reference comes last.
   const size_t workspace = c.workspace(p, 512, 2);
