@@ -249,7 +249,8 @@ TEST(Reference, MoeRefusesGivenIdsThatAreNoExperts) {
       ADD_FAILURE() << bad;
     } catch (const Error& e) {
       EXPECT_EQ(e.code, Code::kInternal);
-      EXPECT_EQ(e.message, "moe.selection: expert ids must be in 0..35, got " + std::to_string(bad) + " in row 1, place 1");
+      EXPECT_EQ(e.message,
+                "moe.selection: expert ids must be in 0..35, got " + std::to_string(bad) + " in row 1, place 1");
     }
   }
 }
