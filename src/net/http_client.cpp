@@ -53,8 +53,11 @@ size_t on_header(char* data, size_t size, size_t count, void* self) {
     exchange.too_large = true;
     return 0;
   }
-  if (line.starts_with("HTTP/")) exchange.reply.headers.clear();  // of the reply that counts, not of a redirect
-  exchange.head_whole = trimmed(line).empty();
+  if (line.starts_with("HTTP/")) {  // of the reply that counts, not of a redirect
+    exchange.reply.headers.clear();
+    exchange.head_whole = false;
+  }
+  if (trimmed(line).empty()) exchange.head_whole = true;  // and stays so when trailers follow
   const size_t colon = line.find(':');
   if (colon == std::string_view::npos) return line.size();
   std::string name(trimmed(line.substr(0, colon)));
