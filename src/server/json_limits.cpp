@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Counts brackets, commas and colons outside of strings. What is malformed is left for the parser to find.
-void check_size(std::string_view text, const JsonLimits& limits) {
+void check_size(std::string_view text, const RequestJsonLimits& limits) {
   if (text.size() > limits.bytes)
     fail(Code::kInvalidRequest, fmt::format("body: at most {} bytes, got {}", limits.bytes, text.size()));
   std::vector<size_t> keys;  // of each open bracket
@@ -66,7 +66,7 @@ std::string reason_of(const std::exception& error) {
 
 }  // namespace
 
-Json parse_json(std::string_view text, const JsonLimits& limits) {
+Json parse_json(std::string_view text, const RequestJsonLimits& limits) {
   check_size(text, limits);
   std::vector<std::unordered_set<std::string>> seen;  // keys of each open object
   const Json::parser_callback_t check_keys = [&](int, Json::parse_event_t event, Json& value) {

@@ -6,7 +6,7 @@
 
 namespace mettle {
 
-struct JsonLimits {
+struct RequestJsonLimits {
   size_t bytes = size_t{16} << 20;
   size_t depth = 64;          // nested arrays and objects
   size_t values = 2'000'000;  // array items and object members in all
@@ -14,6 +14,6 @@ struct JsonLimits {
 };
 
 // Fails with kInvalidRequest, naming the byte offset: not JSON, not UTF-8, over a limit, a key given twice.
-nlohmann::ordered_json parse_json(std::string_view text, const JsonLimits& limits = {});
+nlohmann::ordered_json parse_json(std::string_view text, const RequestJsonLimits& limits = {});
 
 }  // namespace mettle
