@@ -4,10 +4,10 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <map>
 #include <optional>
 
+#include "checkpoint/file_weights.h"
 #include "checkpoint/module_tensors.h"
 
 namespace mettle {
@@ -16,26 +16,6 @@ namespace {
 bool is_small_float(const StoredTensor& t) {
   return t.readable && (t.dtype == DType::kF32 || t.dtype == DType::kBF16 || t.dtype == DType::kF16 ||
                         t.dtype == DType::kE4M3 || t.dtype == DType::kF64);
-}
-
-float value_at(const StoredTensor& t, size_t i) {
-  const uint8_t* p = t.data + i * size_of(t.dtype);
-  const auto load = [&](auto value) {
-    std::memcpy(&value, p, sizeof value);
-    return value;
-  };
-  switch (t.dtype) {
-    case DType::kF32:
-      return load(0.f);
-    case DType::kF64:
-      return static_cast<float>(load(0.0));
-    case DType::kBF16:
-      return bf16_to_float(load(uint16_t{0}));
-    case DType::kF16:
-      return f16_to_float(load(uint16_t{0}));
-    default:
-      return e4m3_to_float(*p);
-  }
 }
 
 bool is_scale(std::string_view name) {
@@ -97,7 +77,7 @@ class Finder {
     all_.bytes_read += bytes;
     const bool scale = is_scale(t.name), global = scale && is_global(t);
     for (size_t i = 0; i < t.bytes / size_of(t.dtype); ++i) {
-      const float v = value_at(t, i);
+      const float v = float_at(t, static_cast<int64_t>(i));
       const auto where = [&] { return fmt::format("element {} is {}", i, v); };
       if (!std::isfinite(v)) return add("values that are not finite", t.name, where(), true);
       if (scale && v < 0) return add("a negative scale", t.name, where(), true);
@@ -114,7 +94,7 @@ class Finder {
     const std::string stem = t.name.substr(0, t.name.size() - tail.size());
     const StoredTensor* up = file_.find(stem + ".up_proj" + std::string(tail.substr(10)));
     if (up == nullptr || !is_small_float(*up) || up->bytes != size_of(up->dtype)) return;
-    const float a = value_at(t, 0), b = value_at(*up, 0);
+    const float a = float_at(t, 0), b = float_at(*up, 0);
     if (!(a > 0) || !(b > 0) || a == b) return;
     ++unequal_;
     const double ratio = std::max(a, b) / static_cast<double>(std::min(a, b));

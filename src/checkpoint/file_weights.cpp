@@ -30,30 +30,6 @@ std::vector<int64_t> without_ones(std::vector<int64_t> sizes) {
   return sizes;
 }
 
-// Element i of a float tensor as float32.
-float float_at(const StoredTensor& t, int64_t i) {
-  const uint8_t* p = t.data + i * static_cast<int64_t>(size_of(t.dtype));
-  const auto load = [&](auto zero) {
-    decltype(zero) value;
-    std::memcpy(&value, p, sizeof value);
-    return value;
-  };
-  switch (t.dtype) {
-    case DType::kF32:
-      return load(0.f);
-    case DType::kF64:
-      return static_cast<float>(load(0.0));
-    case DType::kBF16:
-      return bf16_to_float(load(uint16_t{0}));
-    case DType::kF16:
-      return f16_to_float(load(uint16_t{0}));
-    case DType::kE4M3:
-      return e4m3_to_float(*p);
-    default:
-      fail(Code::kBadModel, fmt::format("{}: must be a float type, is {}", t.name, t.stored_as));
-  }
-}
-
 class FileWeights : public WeightSource {
  public:
   FileWeights(Safetensors file, QuantRules rules) : file_(std::move(file)), rules_(std::move(rules)) {
@@ -391,6 +367,29 @@ class FileWeights : public WeightSource {
 };
 
 }  // namespace
+
+float float_at(const StoredTensor& t, int64_t i) {
+  const uint8_t* p = t.data + i * static_cast<int64_t>(size_of(t.dtype));
+  const auto load = [&](auto zero) {
+    decltype(zero) value;
+    std::memcpy(&value, p, sizeof value);
+    return value;
+  };
+  switch (t.dtype) {
+    case DType::kF32:
+      return load(0.f);
+    case DType::kF64:
+      return static_cast<float>(load(0.0));
+    case DType::kBF16:
+      return bf16_to_float(load(uint16_t{0}));
+    case DType::kF16:
+      return f16_to_float(load(uint16_t{0}));
+    case DType::kE4M3:
+      return e4m3_to_float(*p);
+    default:
+      fail(Code::kBadModel, fmt::format("{}: must be a float type, is {}", t.name, t.stored_as));
+  }
+}
 
 std::unique_ptr<WeightSource> file_weights(Safetensors file, QuantRules rules) {
   return std::make_unique<FileWeights>(std::move(file), std::move(rules));

@@ -11,4 +11,7 @@ namespace mettle {
 
 std::unique_ptr<WeightSource> file_weights(Safetensors file, QuantRules rules);
 
+// Element i of a float tensor as float32. Fails with kBadModel for another type.
+float float_at(const StoredTensor& t, int64_t i);
+
 }  // namespace mettle

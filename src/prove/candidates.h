@@ -3,6 +3,7 @@
 #include <tuple>
 #include <vector>
 
+#include "base/error.h"
 #include "ops/problem.h"
 #include "prove/prover.h"
 
@@ -25,6 +26,18 @@ struct Candidates {
   }
   static Candidates all();  // backends_of every op
 };
+
+// The device's backend of that name and its tactic of that name. Fails with kInternal when there is none.
+template <class Op>
+Choice<Op> candidate_named(const Candidates& candidates, const typename Op::Problem& problem, const Device& device,
+                           const std::string& backend, const std::string& tactic) {
+  for (const Backend<Op>* b : candidates.of<Op>()) {
+    if (b->name != backend || b->kind != device.kind) continue;
+    for (const Tactic& t : b->tactics(problem, device))
+      if (t.name == tactic) return {b, t};
+  }
+  fail(Code::kInternal, "child: no backend \"" + backend + "\" with tactic \"" + tactic + "\" for " + problem.text());
+}
 
 // What stands between each backend of the device's kind and serving the problem, by its own supports() and tactics():
 // an entry for each refusal, and one with UNPROVED for each tactic that only lacks its proof. Pure: for any device,

@@ -147,16 +147,11 @@ void work_on(const Problem& problem, const json& entries, const Candidates& cand
     w.id = e.at("id").get<int>();
     w.prove = e.at("prove").get<bool>();
     w.time = e.at("time").get<bool>();
-    const auto& backend = e.at("backend").get_ref<const std::string&>();
-    const auto& tactic = e.at("tactic").get_ref<const std::string&>();
-    for (const Backend<Op>* b : candidates.of<Op>()) {
-      if (b->name != backend || b->kind != device.kind) continue;
-      for (const Tactic& t : b->tactics(problem, device))
-        if (t.name == tactic) w.backend = b, w.tactic = t;
-    }
-    if (w.backend == nullptr)
-      fail(Code::kInternal,
-           fmt::format("prove --child: no backend {} with tactic {} for {}", backend, tactic, problem.text()));
+    const Choice<Op> named =
+        candidate_named<Op>(candidates, problem, device, e.at("backend").get_ref<const std::string&>(),
+                            e.at("tactic").get_ref<const std::string&>());
+    w.backend = named.backend;
+    w.tactic = named.tactic;
     works.push_back(w);
   }
   context.proves = std::any_of(works.begin(), works.end(), [](const Work<Op>& w) { return w.prove; });

@@ -197,16 +197,11 @@ bool work_on(const Problem& problem, const json& job, const Candidates& candidat
   for (const json& e : job.at("entries")) {
     Entry<Op> entry;
     entry.id = e.at("id").get<int>();
-    const auto& backend = e.at("backend").get_ref<const std::string&>();
-    const auto& tactic = e.at("tactic").get_ref<const std::string&>();
-    for (const Backend<Op>* b : candidates.of<Op>()) {
-      if (b->name != backend || b->kind != device.kind) continue;
-      for (const Tactic& t : b->tactics(problem, device))
-        if (t.name == tactic) entry.backend = b, entry.tactic = t;
-    }
-    if (entry.backend == nullptr)
-      fail(Code::kInternal,
-           fmt::format("tune --child: no backend {} with tactic {} for {}", backend, tactic, problem.text()));
+    const Choice<Op> named =
+        candidate_named<Op>(candidates, problem, device, e.at("backend").get_ref<const std::string&>(),
+                            e.at("tactic").get_ref<const std::string&>());
+    entry.backend = named.backend;
+    entry.tactic = named.tactic;
     entries.push_back(std::move(entry));
   }
   if (budget.left_us() <= 0) return false;

@@ -169,6 +169,7 @@ class FromTheStart(unittest.TestCase):
             self.assertFalse([k for k in m if k.startswith("mettle_serving{") and self.FAULT in k])
             self.assertIn(f"prove: {self.FAULT}", server.errors())
             self.assertIn("failed its proof and does not serve", server.errors())
+            self.assertRegex(server.errors(), r"step proof: \d+ steps, 3 passes, \d+ logits equal bit for bit")
             self.assertEqual(ready(server)[1]["status"], "ready")
 
     def test_named_it_never_falls_back(self):
