@@ -18,7 +18,7 @@
 namespace mettle {
 
 // A bucket holds row counts up to its bound; more rows than the last bound use the last bucket.
-inline constexpr std::array<int, 6> kRowBuckets = {1, 4, 16, 64, 256, 512};
+inline constexpr std::array<int, 7> kRowBuckets = {1, 4, 16, 32, 64, 256, 512};
 int bucket_of(int rows);
 
 template <class Op>

@@ -125,10 +125,10 @@ TEST(Choose, BackendsOfClashingLayoutsDoNotShareAServer) {
 // A real crossover: with few rows one is faster, with many the other; both serve, since they read the same payload.
 TEST(Choose, ACrossoverWithinOneLayoutIsTakenAndAcrossLayoutsIsNot) {
   const auto report_with = [](const Backend<LinearOp>& few, const Backend<LinearOp>& many) {
-    ProofReport report = report_of(kAll, [] { return Times{50, 50, 50, 50, 50, 50}; });
+    ProofReport report = report_of(kAll, [] { return Times{50, 50, 50, 50, 50, 50, 50}; });
     for (ProofEntry& e : report.entries) {
-      if (e.backend == few.name) e.us = {1, 2, 8, 32, 128, 256};
-      if (e.backend == many.name) e.us = {4, 4, 5, 8, 20, 40};
+      if (e.backend == few.name) e.us = {1, 2, 8, 16, 32, 128, 256};
+      if (e.backend == many.name) e.us = {4, 4, 5, 6, 8, 20, 40};
     }
     return report;
   };

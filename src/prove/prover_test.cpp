@@ -453,7 +453,7 @@ TEST(Choose, ReckonsWhatWasNotTimed) {
   const LinearProblem p{.in = 128, .out = 100, .format = WeightFormat::kNvfp4};
   ProofReport r = report_of(p);
   for (ProofEntry& e : r.entries)
-    e.us = e.backend == "cpu_gemm" ? std::array<double, 6>{5, 6, 7, 8, 9, 10} : std::array<double, 6>{4, 5, 0, 0, 0, 0};
+    e.us = e.backend == "cpu_gemm" ? decltype(e.us){5, 6, 7, 8, 9, 10, 11} : decltype(e.us){4, 5};
   const Choices<LinearOp> c = choose(r, p);
   EXPECT_EQ(c.at(4).backend->name, "cpu_gemv");
   EXPECT_EQ(c.at(16).backend->name, "cpu_gemm");  // 5 us for 4 rows reckon as 20 for 16

@@ -60,7 +60,7 @@ TEST(PlanJson, SaysWhatServesWhatWouldAndWhyTheRestDoesNot) {
   EXPECT_EQ(wrong["remedy"], info_of(VerdictCode::kWrongOutput).remedy);
   EXPECT_TRUE(wrong["serves"].empty());
   EXPECT_EQ(plan["proofs"][1]["serves"], nlohmann::ordered_json::parse("[1, 4]"));
-  EXPECT_EQ(plan["proofs"][2]["serves"], nlohmann::ordered_json::parse("[16, 64, 256, null]"));
+  EXPECT_EQ(plan["proofs"][2]["serves"], nlohmann::ordered_json::parse("[16, 32, 64, 256, null]"));
   EXPECT_EQ(plan["memory"]["scratch_bytes"], 11);
   EXPECT_EQ(plan["memory"]["kv_bytes"], 22);
   EXPECT_EQ(plan["memory"]["state_bytes"], 33);

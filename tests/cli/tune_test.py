@@ -12,7 +12,7 @@ import unittest
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
 import serving
 
-BUCKETS = [1, 4, 16, 64, 256, 512]
+BUCKETS = [1, 4, 16, 32, 64, 256, 512]
 TIME = ["backend", "tactic", "us", "noise", "samples", "gb_per_s", "gflop_per_s", "of_roof", "limit"]
 MAGIC = b"mettle-tuning 1 "
 
@@ -98,9 +98,9 @@ class Tune(unittest.TestCase):
     def test_figures_and_the_second_run(self):
         out = self.path("file")
         report, errors = self.json("--op", "linear", "--budget", "60", "--out", out)
-        self.assertEqual((report["wanted"], report["done"], report["from_earlier_runs"]), (6, 6, 0))
+        self.assertEqual((report["wanted"], report["done"], report["from_earlier_runs"]), (7, 7, 0))
         self.assertFalse(report["out_of_time"])
-        self.assertIn("6 of 6 buckets written", errors)
+        self.assertIn("7 of 7 buckets written", errors)
         self.assertEqual([u["rows"] for u in report["units"]], BUCKETS)
         reads = report["ceiling"]["reads"]
         self.assertEqual([r["bytes"] for r in reads], sorted(r["bytes"] for r in reads))
@@ -130,12 +130,12 @@ class Tune(unittest.TestCase):
                     for u in r["units"]]
 
         again, _ = self.json("--op", "linear")
-        self.assertEqual(again["from_earlier_runs"], 6)
+        self.assertEqual(again["from_earlier_runs"], 7)
         self.assertEqual(figures(again), figures(report))
         r = self.tune("--op", "linear")
         self.assertEqual(r.returncode, 0, r.stderr)
-        self.assertIn("6 of 6 buckets measured", r.stdout)
-        self.assertIn("6 of them by earlier runs", r.stdout)
+        self.assertIn("7 of 7 buckets measured", r.stdout)
+        self.assertIn("7 of them by earlier runs", r.stdout)
         self.assertIn("ceilings: reads", r.stdout)
         self.assertRegex(r.stdout, r"\nrows +chosen +us +noise +GB/s +GFLOP/s +of roof +limit +untuned choice\n")
         self.assertNotIn("\x1b", r.stdout + r.stderr)
@@ -149,9 +149,9 @@ class Tune(unittest.TestCase):
         for path in self.tunings():
             os.remove(path)
         taken, errors = self.json("--op", "linear", "--from", out)
-        self.assertIn(f"6 of 6 buckets taken from {out}", errors)
-        self.assertEqual((taken["done"], taken["from_earlier_runs"]), (6, 0))
-        self.assertEqual(self.json("--op", "linear")[0]["from_earlier_runs"], 6)
+        self.assertIn(f"7 of 7 buckets taken from {out}", errors)
+        self.assertEqual((taken["done"], taken["from_earlier_runs"]), (7, 0))
+        self.assertEqual(self.json("--op", "linear")[0]["from_earlier_runs"], 7)
         with open(out, "rb") as f:
             text = f.read()
         bad = self.path("bad")
