@@ -13,7 +13,7 @@ struct MoeCombineArgs {
   int rows = 0, hidden = 0, top_k = 0;
   bool has_shared = false;
   const float* weights = nullptr;       // [rows, top_k]
-  const int32_t* position = nullptr;    // [rows, top_k]: row of products
+  const int32_t* position = nullptr;    // [rows, top_k]: row of products; -1: padding, adds nothing
   const float* shared_scale = nullptr;  // [rows]
   const float* products = nullptr;      // [rows * top_k (+ rows of the shared expert), hidden]
   float* partial = nullptr;             // out [rows, hidden]
@@ -29,8 +29,19 @@ struct Combination {
   float shared_scale;
 };
 __device__ __forceinline__ float combine(const Combination& c, const float* products, int stride) {
+  constexpr int kAtOnce = 8;  // loads in flight
   float sum = 0;
-  for (int k = 0; k < c.top_k; ++k) sum += c.weights[k] * products[int64_t{c.position[k]} * stride];
+  for (int first = 0; first < c.top_k; first += kAtOnce) {
+    float weight[kAtOnce], product[kAtOnce];
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int k = first + u, at = k < c.top_k ? c.position[k] : -1;
+      weight[u] = at < 0 ? 0.f : c.weights[k];
+      product[u] = at < 0 ? 0.f : products[int64_t{at} * stride];
+    }
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) sum += weight[u] * product[u];
+  }
   if (c.shared_position >= 0) sum += c.shared_scale * products[int64_t{c.shared_position} * stride];
   return sum;
 }

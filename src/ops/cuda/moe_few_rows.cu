@@ -53,7 +53,7 @@ __global__ __launch_bounds__(1024) void moe_choose_kernel(Pass a, MoeScratch s) 
                              : choose_row<PER_LANE>(l, a.experts, a.top_k, a.renormalise, lane);
     if (lane < a.top_k) {
       chosen[warp * a.top_k + lane] = c.id;
-      atomicOr(&mask[c.id], 1u << warp);
+      if (c.id >= 0) atomicOr(&mask[c.id], 1u << warp);  // -1: padding
       if (!a.given) ids[lane] = c.id, weights[lane] = c.weight;
     }
     if (lane == 0) s.shared_scale[warp] = a.shared_gate ? sigmoid(gate) : 1.f;
@@ -84,7 +84,8 @@ __global__ __launch_bounds__(1024) void moe_choose_kernel(Pass a, MoeScratch s) 
   if (e >= total && e < kMaxExperts) s.schedule->slot[e] = {};
   __syncthreads();
   for (int i = threadIdx.x; i < a.rows * a.top_k; i += blockDim.x)
-    s.schedule->position[i] = begin_of[chosen[i]] + __popc(mask[chosen[i]] & ((1u << (i / a.top_k)) - 1));
+    s.schedule->position[i] =
+        chosen[i] < 0 ? -1 : begin_of[chosen[i]] + __popc(mask[chosen[i]] & ((1u << (i / a.top_k)) - 1));
 }
 
 // Where the gate_up weights of each expert are; filled before the router's result is there.
@@ -94,7 +95,7 @@ struct GateUpPointers {
 };
 
 // The routing of a single row, done by every CTA for itself: cheaper than a launch. Slots are in the order of the
-// choices. The first CTA writes what the kernels after this one and the caller read.
+// choices; padding has no payload. The first CTA writes what the kernels after this one and the caller read.
 template <int PER_LANE>
 __device__ __forceinline__ GateUpPointers route_one_row(const Pass& a, const MoeScratch& s, int slot, int warp,
                                                         int lane) {
@@ -109,13 +110,14 @@ __device__ __forceinline__ GateUpPointers route_one_row(const Pass& a, const Moe
     if (lane == slot) expert = c.id;
     if (blockIdx.x == 0 && slot == 0 && lane < a.top_k) {
       if (!a.given) a.ids[lane] = c.id, a.weights[lane] = c.weight;
-      s.schedule->slot[lane] = {a.pointers[c.id], 1u, lane};
-      s.schedule->position[lane] = lane;
+      const bool padding = c.id < 0;
+      s.schedule->slot[lane] = {padding ? ExpertPointers{} : a.pointers[c.id], padding ? 0u : 1u, lane};
+      s.schedule->position[lane] = padding ? -1 : lane;
       if (lane == 0) s.shared_scale[0] = a.shared_gate ? sigmoid(s.logits[a.experts]) : 1.f;
     }
   }
   __syncthreads();
-  return table[expert];
+  return expert < 0 ? GateUpPointers{} : table[expert];
 }
 
 // Index of the n-th set bit (n < popc).
@@ -151,6 +153,7 @@ __global__ __launch_bounds__(256, MANY ? 2 : 3) void moe_gate_up_kernel(Pass a, 
   } else if constexpr (PER_LANE > 0) {
     const int slot = static_cast<int>(blockIdx.y);
     const GateUpPointers p = route_one_row<PER_LANE>(a, s, slot, warp, lane);
+    if (p.payload == nullptr) return;
     w = {p.payload, p.row_scale, 1u, slot, 1};
   } else {
     ptx::wait();

@@ -17,7 +17,7 @@ struct alignas(16) MoeSlot {
 };
 struct MoeSchedule {
   MoeSlot slot[kMaxExperts];              // those behind the active ones have mask 0
-  int32_t position[kFewRows * kMaxTopK];  // by row * top_k + choice
+  int32_t position[kFewRows * kMaxTopK];  // by row * top_k + choice; -1: padding
 };
 
 struct MoeScratch {

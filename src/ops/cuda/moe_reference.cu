@@ -64,6 +64,7 @@ __global__ __launch_bounds__(kProductWarps * 32) void gate_up_kernel(MoeReferenc
   uint16_t* h = a.shared_h + int64_t{row} * a.shared_down.cols;
   if (!shared) {
     const int64_t pair = int64_t{row} * a.top_k + slot;
+    if (a.ids[pair] < 0) return;  // padding
     const ExpertPointers& expert = a.experts_at[a.ids[pair]];
     m = with(a.gate_up, expert.gate_up, expert.gate_up_scale);
     h = a.h + pair * a.down.cols;
@@ -80,10 +81,11 @@ __global__ __launch_bounds__(kProductWarps * 32) void down_kernel(MoeReference a
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int tile = static_cast<int>(blockIdx.x) / a.rows, row = static_cast<int>(blockIdx.x) % a.rows;
   const int out = static_cast<int>(threadIdx.x);
+  const auto padding = [&](int slot) { return slot < a.top_k && a.ids[int64_t{row} * a.top_k + slot] < 0; };
   float sum = 0;
   for (int first = 0; first < slots; first += kProductWarps) {
     const int slot = first + warp;
-    if (slot < slots) {
+    if (slot < slots && !padding(slot)) {
       p64::Matrix m = a.shared_down;
       const uint16_t* h = a.shared_h + int64_t{row} * m.cols;
       if (slot < a.top_k) {
@@ -101,6 +103,7 @@ __global__ __launch_bounds__(kProductWarps * 32) void down_kernel(MoeReference a
     if (out < 16)
       for (int w = 0; w < kProductWarps && first + w < slots; ++w) {
         const int k = first + w;
+        if (padding(k)) continue;
         float weight = 1;
         if (k < a.top_k)
           weight = a.weights[int64_t{row} * a.top_k + k];

@@ -9,6 +9,14 @@
 namespace mettle {
 namespace {
 
+// Experts of other formats are not written for `stream`.
+std::vector<Tactic> tactics(const MoeProblem& p, const Device& device) {
+  std::vector<Tactic> all = cuda::tile_tactics(device);
+  if (p.format == WeightFormat::kNvfp4)
+    all.push_back({.name = "stream", .variant = static_cast<int>(cuda::TileEngine::kStream)});
+  return all;
+}
+
 size_t workspace(const Tactic&, const MoeProblem& p, int rows, int) {
   size_t bytes = 0;
   cuda::carve_moe_tiles(p, std::min(rows, cuda::kMoeTilesRows), nullptr, &bytes);
@@ -30,7 +38,7 @@ const Backend<MoeOp> moe_cuda_tiles = {
     .layout = Layout::kP64,
     .kind = DeviceKind::kCuda,
     .supports = cuda_moe,
-    .tactics = [](const MoeProblem&, const Device& device) { return cuda::tile_tactics(device); },
+    .tactics = tactics,
     .workspace = workspace,
 #if METTLE_CUDA
     .run = run,

@@ -52,7 +52,7 @@ struct Grouping {
   int32_t* position;
 };
 
-// f(i, ids[i]) for every pair, by all threads of the block; several ids are asked for at once.
+// f(i, ids[i]) for every pair, by all threads of the block, padding (-1) included; several ids are asked for at once.
 template <class F>
 __device__ __forceinline__ void for_each_pair(const int32_t* ids, int pairs, const F& f) {
   constexpr int kAtOnce = 8;
@@ -63,7 +63,7 @@ __device__ __forceinline__ void for_each_pair(const int32_t* ids, int pairs, con
     for (int u = 0; u < kAtOnce; ++u) id[u] = first + u * step < pairs ? ids[first + u * step] : -1;
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u)
-      if (id[u] >= 0) f(first + u * step, id[u]);
+      if (first + u * step < pairs) f(first + u * step, id[u]);
   }
 }
 
@@ -78,7 +78,9 @@ __global__ __launch_bounds__(1024) void moe_group_kernel(Grouping a) {
   if (e < kMaxExperts) next[e] = 0;
   __syncthreads();
   ptx::wait();
-  for_each_pair(a.ids, pairs, [&](int, int32_t id) { atomicAdd(&next[id], 1); });
+  for_each_pair(a.ids, pairs, [&](int, int32_t id) {
+    if (id >= 0) atomicAdd(&next[id], 1);
+  });
   __syncthreads();
   const int count = e < kMaxExperts ? next[e] : 0, groups = (count + a.block_rows - 1) / a.block_rows;
   int rows_to_here = count, groups_to_here = groups;
@@ -104,8 +106,8 @@ __global__ __launch_bounds__(1024) void moe_group_kernel(Grouping a) {
   if (threadIdx.x == 0) *a.group_count = all + shared_groups;
   __syncthreads();
   for_each_pair(a.ids, pairs, [&](int i, int32_t id) {
-    const int at = atomicAdd(&next[id], 1);
-    a.row_of[at] = i / a.top_k;
+    const int at = id >= 0 ? atomicAdd(&next[id], 1) : -1;
+    if (at >= 0) a.row_of[at] = i / a.top_k;
     a.position[i] = at;
   });
   if (a.rides)
@@ -135,7 +137,9 @@ void run_pass(const MoeArgs& args, int first, int rows, TileEngine engine, CUstr
   launch({.grid = dim3(1), .block = dim3(1024), .stream = stream}, moe_group_kernel, grouping);
 
   RowGroups groups = {s.groups, s.group_count, moe_most_groups(p, rows, block_rows), s.row_of};
-  const auto products = engine == TileEngine::kWgmma ? wgmma_tiles : mma_tiles;
+  const auto products = engine == TileEngine::kStream  ? moe_stream
+                        : engine == TileEngine::kWgmma ? wgmma_tiles
+                                                       : mma_tiles;
   products({.weight = view_of(w.experts.front().gate_up),
             .x = x,
             .groups = groups,

@@ -3,8 +3,9 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "ops/cuda/moe_few_rows_scratch.h"
 #include "ops/cuda/mma_tiles.h"
+#include "ops/cuda/moe_few_rows_scratch.h"
+#include "ops/cuda/moe_stream.h"
 #include "ops/cuda/moe_tiles.h"
 
 namespace mettle::cuda {
@@ -12,6 +13,7 @@ namespace mettle::cuda {
 // Rows of x in a block: what an expert gets on average.
 inline int moe_block_rows(const MoeProblem& p, int rows, TileEngine engine) {
   const int64_t average = int64_t{rows} * p.top_k / p.experts;
+  if (engine == TileEngine::kStream) return average <= 4 ? kMoeStreamLeastRows : kMoeStreamMostRows;
   if (engine == TileEngine::kWgmma) return average <= 64 ? 64 : average <= 128 ? 128 : 256;
   return average <= 24 ? 32 : average <= 64 ? 64 : 128;
 }
@@ -28,7 +30,7 @@ struct MoeTilesScratch {
   RowGroup* groups = nullptr;
   int32_t* group_count = nullptr;
   int32_t* row_of = nullptr;        // [rows * top_k (+ rows of a riding shared expert)] by position
-  int32_t* position = nullptr;      // [rows, top_k]
+  int32_t* position = nullptr;      // [rows, top_k]; -1: padding
   uint16_t* h = nullptr;            // [positions, width]
   float* products = nullptr;        // [rows * top_k (+ rows of the shared expert), hidden] by position
   float* shared_gate_up = nullptr;  // of a shared expert that does not ride: [rows, 2 * shared_width], packed order
@@ -49,7 +51,7 @@ inline MoeTilesScratch carve_moe_tiles(const MoeProblem& p, int rows, uint8_t* d
   s.logits = static_cast<float*>(take(n * (p.experts + 1) * 4));
   s.shared_scale = static_cast<float*>(take(n * 4));
   // The smallest block makes the most groups.
-  s.groups = static_cast<RowGroup*>(take(moe_most_groups(p, rows, 32) * int64_t{sizeof(RowGroup)}));
+  s.groups = static_cast<RowGroup*>(take(moe_most_groups(p, rows, kMoeStreamLeastRows) * int64_t{sizeof(RowGroup)}));
   s.group_count = static_cast<int32_t*>(take(4));
   s.row_of = static_cast<int32_t*>(take(positions * 4));
   s.position = static_cast<int32_t*>(take(pairs * 4));
