@@ -1,5 +1,6 @@
-// The three projections of gdn: for at most 16 rows in one launch, since the small ones would each cost a start and an
-// end of their own; otherwise one product after the other.
+// The three projections of gdn: in one launch, since the small ones would each cost a start and an end of their own and
+// none of them fills a GPU; for at most 16 rows here, for more in gdn_project_tiles.cu. Formats and shapes that neither
+// takes: one product after the other.
 #include "ops/cuda/device/weight_stream.cuh"
 #include "ops/cuda/gdn_recurrent.h"
 #include "ops/cuda/launch.h"
@@ -9,14 +10,16 @@
 namespace mettle::cuda {
 namespace {
 
-constexpr int kWarps = 8, kOneLaunchRows = 16;
+constexpr int kWarps = 8, kFewRows = 16;
 
 struct Projections {
   P64View qkv, z, ba;
   float *qkv_out, *z_out, *ba_out;
-  int qkv_blocks, z_blocks;
+  int qkv_blocks;
   const uint16_t* x;
   int rows;
+  int32_t* tickets;
+  int ticket_count;
 };
 
 // 8 / SPLIT tiles of 16 matrix rows; SPLIT warps share one along k and are summed in order.
@@ -64,16 +67,22 @@ __device__ __forceinline__ void project(const P64View& w, const uint16_t* x, flo
   }
 }
 
-// Blocks of qkv, then of z, then of ba (bf16).
+// Blocks of ba (bf16), which take the longest, then of qkv, then of z.
 template <class W, int NT, int SPLIT, bool MANY>
 __global__ __launch_bounds__(kWarps * 32, NT == 1 && !MANY ? 3 : 2) void gdn_project_kernel(Projections p) {
   __shared__ float4 partial[kWarps][NT][32];
-  const int block = static_cast<int>(blockIdx.x), ba_block = block - p.qkv_blocks - p.z_blocks;
+  const int block = static_cast<int>(blockIdx.x), rest = block - p.ba.tiles;
   ptx::trigger();
-  if (ba_block >= 0) return project<p64::Bf16Stream, NT, kWarps, false>(p.ba, p.x, p.ba_out, p.rows, ba_block, partial);
-  const bool is_z = block >= p.qkv_blocks;
+  if (rest < 0) {
+    project<p64::Bf16Stream, NT, kWarps, false>(p.ba, p.x, p.ba_out, p.rows, block, partial);
+    if (block > 0) return;
+    ptx::wait();  // warps without a share of k have not
+    for (int i = static_cast<int>(threadIdx.x); i < p.ticket_count; i += kWarps * 32) p.tickets[i] = 0;
+    return;
+  }
+  const bool is_z = rest >= p.qkv_blocks;
   project<W, NT, SPLIT, MANY>(is_z ? p.z : p.qkv, p.x, is_z ? p.z_out : p.qkv_out, p.rows,
-                              is_z ? block - p.qkv_blocks : block, partial);
+                              is_z ? rest - p.qkv_blocks : rest, partial);
 }
 
 template <class W, int NT>
@@ -81,8 +90,8 @@ void launch_projections(Projections p, cudaStream_t stream) {
   const auto go = [&](auto split, auto many) {
     constexpr int kSplit = decltype(split)::value, kTiles = kWarps / kSplit;
     p.qkv_blocks = (p.qkv.tiles + kTiles - 1) / kTiles;
-    p.z_blocks = (p.z.tiles + kTiles - 1) / kTiles;
-    launch({.grid = dim3(static_cast<unsigned>(p.qkv_blocks + p.z_blocks + p.ba.tiles)),
+    const int z_blocks = (p.z.tiles + kTiles - 1) / kTiles;
+    launch({.grid = dim3(static_cast<unsigned>(p.ba.tiles + p.qkv_blocks + z_blocks)),
             .block = dim3(kWarps * 32),
             .stream = stream},
            gdn_project_kernel<W, NT, kSplit, decltype(many)::value>, p);
@@ -93,13 +102,14 @@ void launch_projections(Projections p, cudaStream_t stream) {
 }
 
 template <class W>
-void project_together(const Projections& p, cudaStream_t stream) {
+bool project_together(const Projections& p, cudaStream_t stream) {
   p.rows <= 8 ? launch_projections<W, 1>(p, stream) : launch_projections<W, 2>(p, stream);
+  return true;
 }
 
 }  // namespace
 
-void gdn_project(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream) {
+bool gdn_project_few(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   const Projections p{.qkv = view_of(weights.qkv),
                       .z = view_of(weights.z),
@@ -108,12 +118,19 @@ void gdn_project(const GdnRecurrent& a, const GdnWeights& weights, const uint16_
                       .z_out = a.z,
                       .ba_out = a.ba,
                       .x = x,
-                      .rows = a.rows};
-  if (a.rows <= kOneLaunchRows && p.ba.format == WeightFormat::kBf16 && p.qkv.format == p.z.format) {
-    if (p.qkv.format == WeightFormat::kBf16) return project_together<p64::Bf16Stream>(p, on);
-    if (p.qkv.format == WeightFormat::kFp8) return project_together<p64::Fp8Stream>(p, on);
-    if (p.qkv.unit_tiles == 8) return project_together<p64::Nvfp4Stream<8>>(p, on);
-  }
+                      .rows = a.rows,
+                      .tickets = a.tickets,
+                      .ticket_count = gdn_tickets(a)};
+  if (a.rows > kFewRows || p.ba.format != WeightFormat::kBf16 || p.qkv.format != p.z.format) return false;
+  if (p.qkv.format == WeightFormat::kBf16) return project_together<p64::Bf16Stream>(p, on);
+  if (p.qkv.format == WeightFormat::kFp8) return project_together<p64::Fp8Stream>(p, on);
+  return p.qkv.unit_tiles == 8 && project_together<p64::Nvfp4Stream<8>>(p, on);
+}
+
+void gdn_project(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream) {
+  if (gdn_project_few(a, weights, x, stream) || gdn_project_tiles(a, weights, x, stream)) return;
+  const auto on = static_cast<cudaStream_t>(stream);
+  if (gdn_tickets(a) > 0) gdn_clear(a, stream);
   product(weights.qkv, x, a.rows, a.qkv, on);
   product(weights.z, x, a.rows, a.z, on);
   product(weights.ba, x, a.rows, a.ba, on);

@@ -20,6 +20,7 @@ cuda::GdnRecurrent carve(reference::Carver& c, const GdnProblem& p, int64_t rows
   s.gates = c.take<float>(rows * 2 * p.value_heads);
   s.read = c.take<float>(rows * values);
   s.core = c.take<uint16_t>(rows * values);
+  s.tickets = c.take<int32_t>(rows * p.key_heads);
   return s;
 }
 

@@ -8,8 +8,6 @@
 namespace mettle::cuda {
 namespace {
 
-constexpr int kWholeHeads = 264;
-
 // norm(o) * w * silu(z): a warp per row and value head.
 __global__ __launch_bounds__(256) void gdn_norm_kernel(GdnRecurrent a) {
   const int64_t item = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
@@ -40,16 +38,14 @@ __global__ __launch_bounds__(256) void gdn_norm_kernel(GdnRecurrent a) {
 void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, float* partial, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
   gdn_project(a, weights, x, stream);
-  const int units = gdn_conv_units(a);
-  launch(
-      {.grid = dim3(static_cast<unsigned>(a.rows), static_cast<unsigned>((units + kGdnConvWarps - 1) / kGdnConvWarps)),
-       .block = dim3(kGdnConvWarps * 32),
-       .stream = on},
-      gdn_conv_kernel, a, units);
-  // Whole heads: two blocks fit a multiprocessor. More of them than that run in waves, and small blocks overlap better.
-  if (a.most_q == 1 && a.dv <= kGdnDecodeColumns && a.sequences * a.value_heads <= kWholeHeads) {
+  if (gdn_decodes(a)) {
     gdn_decode(a, stream);
   } else {
+    const int units = gdn_conv_units(a), parts = (units + kGdnConvWarps - 1) / kGdnConvWarps;
+    launch({.grid = dim3(static_cast<unsigned>(a.rows), static_cast<unsigned>(parts)),
+            .block = dim3(kGdnConvWarps * 32),
+            .stream = on},
+           gdn_conv_kernel, a, units);
     a.four_rows&& a.most_q > 1 ? gdn_four_rows(a, stream) : gdn_one_row(a, stream);
     const int64_t blocks = (int64_t{a.rows} * a.value_heads + 7) / 8;
     launch({.grid = dim3(static_cast<unsigned>(blocks)), .block = dim3(256), .stream = on}, gdn_norm_kernel, a);

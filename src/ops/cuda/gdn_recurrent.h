@@ -1,6 +1,7 @@
-// Device side of gdn's recurrent method: projections, convolution with gates, the delta rule row by row with the state
-// in registers, gated norm, output projection. For decode the norm happens inside the recurrence: one block then owns a
-// whole value head; otherwise a block owns 32 columns of one.
+// Device side of gdn's recurrent method: projections, convolution with gates, the delta rule with the state in
+// registers, gated norm, output projection. One row a sequence (decode) takes three launches: projections, all that
+// lies between (a block owns a whole value head), output. Longer sequences: convolution, the delta rule (a block owns
+// 32 columns of a head) and norm stand by themselves.
 #pragma once
 #include <cstdint>
 
@@ -9,8 +10,7 @@
 
 namespace mettle::cuda {
 
-inline constexpr int kGdnColumns = 32;         // of a value head, that one group of 128 threads holds
-inline constexpr int kGdnDecodeColumns = 128;  // widest value head that one block holds in decode
+inline constexpr int kGdnColumns = 32;  // of a value head, that one group of 128 threads holds
 
 struct GdnRecurrent {
   int rows = 0, sequences = 0;  // padding included
@@ -28,13 +28,22 @@ struct GdnRecurrent {
   float* gates = nullptr;                             // [rows, value_heads, 2]: beta, decay
   float* read = nullptr;                              // [rows, values]: S^T q before the norm
   uint16_t* core = nullptr;                           // [rows, values] bf16
+  int32_t* tickets = nullptr;  // [rows, key_heads], decode: value heads that have read the history of q and k
 };
 
+// Whether a step is decode that one kernel takes.
+inline bool gdn_decodes(const GdnRecurrent& a) { return a.most_q == 1 && (a.dv == 64 || a.dv == 128); }
+// Tickets of a step; a step that is not decode has none.
+inline int gdn_tickets(const GdnRecurrent& a) { return gdn_decodes(a) ? a.rows * a.key_heads : 0; }
+
 void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, float* partial, void* stream);
-// The projections of x into qkv, z and ba.
+// The projections of x into qkv, z and ba; clears the tickets.
 void gdn_project(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
-// The recurrence: for one row of every sequence, with norm and gate, into core; of longer ones, a row or four rows at a
-// time, into `read`.
+bool gdn_project_few(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
+bool gdn_project_tiles(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
+void gdn_clear(const GdnRecurrent& a, void* stream);  // the tickets alone
+// The recurrence: for one row of every sequence, from the projections to the core; of longer ones, a row or four rows
+// at a time, into `read`.
 void gdn_decode(const GdnRecurrent& a, void* stream);
 void gdn_one_row(const GdnRecurrent& a, void* stream);
 void gdn_four_rows(const GdnRecurrent& a, void* stream);

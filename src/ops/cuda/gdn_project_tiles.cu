@@ -1,0 +1,161 @@
+// The three projections of gdn for 17 to 256 rows in one launch: blocks of 128 rows of a matrix, those of qkv, z and ba
+// side by side. One product after the other would leave half of a GPU idle twice.
+#include "ops/cuda/device/mma_tiles.cuh"
+#include "ops/cuda/gdn_recurrent.h"
+
+namespace mettle::cuda {
+namespace {
+
+constexpr int kMostRows = 256;  // of a step; with more of them every product fills the GPU by itself
+
+struct Projections {
+  P64View qkv, z, ba;
+  float *qkv_out, *z_out, *ba_out;
+  int ba_blocks, qkv_blocks;
+  const uint16_t* x;
+  int rows;
+  int32_t* tickets;
+  int ticket_count;
+};
+
+struct BlockMemory {  // beside the stages
+  float row_scale[tiles::kTileRows * 16];
+  int32_t x_row[64];
+};
+
+// Rows `block` * 128 .. + 127 of w times rows first .. first + BN - 1 of x: as mma_tiles does it.
+template <class W, int BN>
+__device__ __forceinline__ void project_block(const P64View& w, const uint16_t* x, float* y, int rows, int block,
+                                              int first, uint8_t* stages, BlockMemory& memory) {
+  using S = tiles::Shape<W, BN>;
+  const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32), g = lane / 4,
+            t = lane % 4;
+  const int count = min(BN, rows - first), steps = (w.cols + tiles::kStepK - 1) / tiles::kStepK;
+  tiles::Copier<W, BN> copier;
+  const int tile = block * tiles::kTileRows + warp;
+  copier.has_tile = tile < w.tiles;
+  copier.unit_tiles = w.unit_tiles;
+  copier.pairs_log2 = 31 - __clz(w.unit_tiles / 2);
+  copier.unit_bytes = (W::kPair + W::kScales) * (w.unit_tiles / 2);
+  copier.weights = w.payload + (copier.has_tile ? int64_t{tile} * w.units * copier.unit_bytes : 0);
+  copier.cols = w.cols;
+  copier.x = x + threadIdx.x % 16 * 8;
+  copier.x_row = memory.x_row;
+  if (threadIdx.x < tiles::kTileRows * 16) {
+    const int row = block * tiles::kTileRows * 16 + static_cast<int>(threadIdx.x);
+    const bool ok = row < w.tiles * 16;
+    ptx::copy_async_4(&memory.row_scale[threadIdx.x], w.row_scale + (ok ? row : 0), ok);
+  }
+#pragma unroll
+  for (int s = 0; s < S::kStages - 1; ++s)
+    if (s < steps) copier.copy_weights(stages + s * S::kStage, s);
+  for (int column = static_cast<int>(threadIdx.x); column < BN; column += static_cast<int>(blockDim.x))
+    memory.x_row[column] = column < count ? first + column : -1;
+  ptx::wait();  // weights are there from the start, rows of x come from the kernel before
+  __syncthreads();
+#pragma unroll
+  for (int s = 0; s < S::kStages - 1; ++s) {
+    if (s < steps) copier.copy_x(stages + s * S::kStage, s);
+    ptx::copy_async_commit();
+  }
+
+  const int first_tile = warp / S::kColumnWarps * S::kRowTiles;
+  const int first_column = warp % S::kColumnWarps * (BN / S::kColumnWarps);
+  float c[S::kRowTiles][S::kBlocks][4] = {};
+  int now = 0, next = S::kStages - 1;
+  for (int s = 0; s < steps; ++s) {
+    ptx::copy_async_wait<S::kStages - 2>();
+    __syncthreads();
+    if (s + S::kStages - 1 < steps) {
+      copier.copy_weights(stages + next * S::kStage, s + S::kStages - 1);
+      copier.copy_x(stages + next * S::kStage, s + S::kStages - 1);
+    }
+    ptx::copy_async_commit();
+    tiles::multiply_stage<W, BN>(c, stages + now * S::kStage, first_tile, first_column, count, lane);
+    now = now + 1 == S::kStages ? 0 : now + 1;
+    next = next + 1 == S::kStages ? 0 : next + 1;
+  }
+
+#pragma unroll
+  for (int r = 0; r < S::kRowTiles; ++r) {
+    const int at = block * tiles::kTileRows + first_tile + r;
+    if (at >= w.tiles) break;
+    const float scale0 = memory.row_scale[(first_tile + r) * 16 + g] * W::kOut;
+    const float scale1 = memory.row_scale[(first_tile + r) * 16 + g + 8] * W::kOut;
+#pragma unroll
+    for (int n = 0; n < S::kBlocks; ++n)
+#pragma unroll
+      for (int q = 0; q < 2; ++q) {
+        const int column = first_column + n * 8 + 2 * t + q;
+        if (column >= count) continue;
+        float* to = y + int64_t{first + column} * w.rows + at * 16 + g;
+        if (at * 16 + g < w.rows) to[0] = c[r][n][q] * scale0;
+        if (at * 16 + g + 8 < w.rows) to[8] = c[r][n][q + 2] * scale1;
+      }
+  }
+}
+
+// blockIdx.x: BN rows of x; blockIdx.y: blocks of ba (bf16), then of qkv, then of z.
+template <class W, int BN>
+__global__ __launch_bounds__(256, 2) void gdn_project_tiles_kernel(Projections p) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ BlockMemory memory;
+  const int first = static_cast<int>(blockIdx.x) * BN, block = static_cast<int>(blockIdx.y);
+  ptx::trigger();
+  if (block < p.ba_blocks) {
+    project_block<tiles::Bf16, BN>(p.ba, p.x, p.ba_out, p.rows, block, first, shared, memory);
+    if (block > 0 || first > 0) return;
+    for (int i = static_cast<int>(threadIdx.x); i < p.ticket_count; i += static_cast<int>(blockDim.x)) p.tickets[i] = 0;
+    return;
+  }
+  const int rest = block - p.ba_blocks;
+  const bool is_z = rest >= p.qkv_blocks;
+  project_block<W, BN>(is_z ? p.z : p.qkv, p.x, is_z ? p.z_out : p.qkv_out, p.rows, is_z ? rest - p.qkv_blocks : rest,
+                       first, shared, memory);
+}
+
+template <class W, int BN>
+void launch_blocks(Projections p, cudaStream_t stream) {
+  constexpr int kBytes = std::max(tiles::Shape<W, BN>::kBytes, tiles::Shape<tiles::Bf16, BN>::kBytes);
+  CUDA_CHECK(
+      cudaFuncSetAttribute(gdn_project_tiles_kernel<W, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  const auto blocks_of = [](const P64View& w) { return (w.tiles + tiles::kTileRows - 1) / tiles::kTileRows; };
+  p.ba_blocks = blocks_of(p.ba);
+  p.qkv_blocks = blocks_of(p.qkv);
+  launch({.grid = dim3(static_cast<unsigned>((p.rows + BN - 1) / BN),
+                       static_cast<unsigned>(p.ba_blocks + p.qkv_blocks + blocks_of(p.z))),
+          .block = dim3(256),
+          .shared_bytes = kBytes,
+          .stream = stream},
+         gdn_project_tiles_kernel<W, BN>, p);
+}
+
+template <class W>
+bool project_together(const Projections& p, cudaStream_t stream) {
+  p.rows <= 32 ? launch_blocks<W, 32>(p, stream) : launch_blocks<W, 64>(p, stream);
+  return true;
+}
+
+}  // namespace
+
+bool gdn_project_tiles(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream) {
+  const auto on = static_cast<cudaStream_t>(stream);
+  const Projections p{.qkv = view_of(weights.qkv),
+                      .z = view_of(weights.z),
+                      .ba = view_of(weights.ba),
+                      .qkv_out = a.qkv,
+                      .z_out = a.z,
+                      .ba_out = a.ba,
+                      .ba_blocks = 0,
+                      .qkv_blocks = 0,
+                      .x = x,
+                      .rows = a.rows,
+                      .tickets = a.tickets,
+                      .ticket_count = gdn_tickets(a)};
+  if (a.rows > kMostRows || p.ba.format != WeightFormat::kBf16 || p.qkv.format != p.z.format) return false;
+  if (p.qkv.format == WeightFormat::kBf16) return project_together<tiles::Bf16>(p, on);
+  if (p.qkv.format == WeightFormat::kFp8) return project_together<tiles::Fp8>(p, on);
+  return project_together<tiles::Nvfp4>(p, on);
+}
+
+}  // namespace mettle::cuda
