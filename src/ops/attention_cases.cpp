@@ -325,13 +325,12 @@ std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t s
   return out;
 }
 
-AttentionCase attention_typical_case(const AttentionProblem& p, int rows, int context, uint64_t seed, Layout layout) {
+AttentionCase attention_typical_case(const AttentionProblem& p, int rows, int sequences, int context, uint64_t seed,
+                                     Layout layout) {
   CaseRandom random(seed);
   Maker m{p, random, layout};
-  // Few rows: as many sequences; many rows: chunks of sixteen sequences.
-  const int count = std::min(rows, 16);
   std::vector<Length> lengths;
-  for (int i = 0; i < count; ++i) lengths.push_back({rows * (i + 1) / count - rows * i / count, context});
+  for (int i = 0; i < sequences; ++i) lengths.push_back({rows * (i + 1) / sequences - rows * i / sequences, context});
   return m.make("typical", m.typical(), lengths, 1, 4);
 }
 

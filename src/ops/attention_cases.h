@@ -39,8 +39,8 @@ struct AttentionCase {
 // `budget` bounds the multiply-adds of a case roughly.
 std::vector<AttentionCase> attention_cases(const AttentionProblem& problem, uint64_t seed, int64_t budget,
                                            Layout layout);
-// What is timed: `rows` rows of at most sixteen sequences over `context` tokens.
-AttentionCase attention_typical_case(const AttentionProblem& problem, int rows, int context, uint64_t seed,
-                                     Layout layout);
+// What is timed: `rows` rows of so many sequences, each over `context` tokens.
+AttentionCase attention_typical_case(const AttentionProblem& problem, int rows, int sequences, int context,
+                                     uint64_t seed, Layout layout);
 
 }  // namespace mettle

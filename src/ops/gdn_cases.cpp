@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <functional>
 
 namespace mettle {
@@ -167,13 +168,30 @@ std::vector<GdnCase> gdn_cases(const GdnProblem& p, uint64_t seed, int64_t budge
   return out;
 }
 
-GdnCase gdn_typical_case(const GdnProblem& p, int rows, uint64_t seed, Layout layout) {
+GdnCase gdn_typical_case(const GdnProblem& p, int rows, int sequences, uint64_t seed, Layout layout) {
   CaseRandom random(seed);
   Maker m{p, random, layout};
-  const int count = std::min(rows, 16);
-  std::vector<Length> lengths;
-  for (int i = 0; i < count; ++i) lengths.push_back({rows * (i + 1) / count - rows * i / count, true, true});
-  return m.make("typical", m.typical(), lengths);
+  // One state is drawn, the others are its copies: what is timed does not ask for more, and there may be hundreds.
+  GdnCase c = m.make("typical", m.typical(), {{rows, true, true}});
+  const auto from = static_cast<int64_t>(c.batch.sequences.front().state_in);
+  const auto copies = [&](const CaseInput& one) {
+    const int64_t height = one.rows() / c.slots;  // of a slot
+    CaseInput all(sequences * height, one.cols(), DType::kF32);
+    const auto bytes = static_cast<size_t>(height * one.cols()) * sizeof(float);
+    const uint8_t* drawn = one.view().as<uint8_t>() + static_cast<size_t>(from) * bytes;
+    for (int i = 0; i < sequences; ++i)
+      std::memcpy(all.view().as<uint8_t>() + static_cast<size_t>(i) * bytes, drawn, bytes);
+    return all;
+  };
+  c.conv_state = copies(c.conv_state);
+  c.state = copies(c.state);
+  c.slots = sequences;
+  c.batch.sequences.clear();
+  for (int i = 0; i < sequences; ++i) {
+    const int first = rows * i / sequences;
+    c.batch.sequences.push_back({first, rows * (i + 1) / sequences - first, 100, nullptr, i, i});
+  }
+  return c;
 }
 
 }  // namespace mettle

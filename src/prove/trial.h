@@ -32,6 +32,12 @@ struct TrialContext {
   DeviceKind kind() const { return gpu == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda; }
   Layout layout() const { return layout_of(kind()); }
   Stream stream() const { return {team, gpu == nullptr ? nullptr : gpu->handle()}; }
+  // Sequences of a timed launch of attention and gdn: what serving runs. A decode step holds one row a sequence; a CPU
+  // serves fewer of them side by side, and what is beyond are chunks of prompts: of several there, of one on a GPU.
+  int timed_sequences(int rows) const {
+    if (kind() == DeviceKind::kCuda) return rows <= 256 ? rows : 1;
+    return rows <= 32 ? rows : 16;
+  }
   // Runs it and waits until its results can be read.
   template <class Op>
   void run(const Backend<Op>& backend, const Tactic& tactic, const typename Op::Args& args) const {
