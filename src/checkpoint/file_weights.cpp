@@ -40,6 +40,8 @@ class FileWeights : public WeightSource {
 
   bool has(std::string_view module) const override { return module_tensors(file_, std::string(module)).has_value(); }
 
+  bool has_tensor(std::string_view name) const override { return file_.find(name) != nullptr; }
+
   WeightFormat format_of(const std::string& module) const override { return tensors_of(module).format; }
 
   bool is_dummy() const override { return false; }

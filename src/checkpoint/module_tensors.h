@@ -38,7 +38,7 @@ std::optional<ModuleTensors> module_tensors(const Safetensors& file, const std::
 std::string_view module_of_weight(const StoredTensor& tensor);
 // The module that a scale or another companion belongs to; empty for any other tensor.
 std::string_view module_of_companion(std::string_view tensor);
-// Scales of the KV cache: they belong to a layer rather than to a matrix, and nothing here needs them.
+// Scales of the KV cache: they belong to a layer rather than to a matrix, and only a cache of codes needs them.
 bool is_cache_scale(std::string_view tensor);
 
 }  // namespace mettle

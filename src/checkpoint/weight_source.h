@@ -28,6 +28,8 @@ class WeightSource {
   // Whether there is a module of that name: a tensor "<module>.weight", "<module>.weight_packed" or "<module>" itself
   // (fused experts have no ".weight"). A dummy source says yes to every name that the config's formats imply.
   virtual bool has(std::string_view module) const = 0;
+  // Whether there is a tensor of exactly that name; a dummy source has none.
+  virtual bool has_tensor(std::string_view) const { return false; }
   // The module as a [rows, cols] matrix; a fused [e, n, k] tensor is [e * n, k], whose experts' global scales become
   // row_scale. Valid until release(). Values are checked on the first call for a module. Fails with kBadModel (module,
   // values): missing, wrong dtype or shape, scales not finite or negative, global scale NaN, infinite or <= 0, missing

@@ -26,6 +26,7 @@ using Json = nlohmann::ordered_json;
 
 struct Arguments {
   std::string model, device = "auto", load_format = "auto";
+  FormatFlags formats;
   int tp_size = 1;
   bool json = false, codes = false;
 };
@@ -67,8 +68,10 @@ Explanation explain(const Arguments& a) {
   e.architecture = find_model_entry(folder.config).name;
   e.formats = dummy ? "config.json" : "the checkpoint";
   const Candidates candidates = Candidates::all();
+  ModelOptions options = a.formats.options();
+  options.ranks = a.tp_size;
   std::set<std::string> seen;
-  for (const AnyProblem& problem : problems_of(folder, *source, Activation::kBf16, a.tp_size)) {
+  for (const AnyProblem& problem : problems_of(folder, *source, options)) {
     if (!seen.insert(text_of(problem)).second) continue;
     for (ProofEntry& entry : list_candidates(problem, e.device, candidates)) e.entries.push_back(std::move(entry));
   }
@@ -125,6 +128,7 @@ int command_explain(int argc, char** argv) {
                  "auto: formats from the checkpoint where there is one; dummy: from config.json alone")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
+  add_format_flags(app, a.formats);
   app.add_flag("--json", a.json, "JSON on standard output");
   app.add_flag("--codes", a.codes, "the table of verdicts: code, meaning, remedy");
   if (const int code = parse_arguments(app, argc, argv); code >= 0) return code;

@@ -8,6 +8,7 @@ namespace mettle {
 
 int command_inspect(int argc, char** argv) {
   InspectionRequest r;
+  FormatFlags formats;
   bool json = false;
   CLI::App app(
       "What is in a checkpoint (formats, bytes, anomalies), whether and how it fits on a device, the tokens/s that\n"
@@ -33,8 +34,10 @@ int command_inspect(int argc, char** argv) {
   app.add_option("--concurrency", r.concurrency, "sequences at once")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
+  add_format_flags(app, formats);
   app.add_flag("--json", json, "JSON on standard output");
   if (const int code = parse_arguments(app, argc, argv); code >= 0) return code;
+  r.formats = formats.options();
   const Inspection i = inspect(r);
   fmt::print("{}", json ? inspection_json(i) : inspection_text(i));
   return 0;

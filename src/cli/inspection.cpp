@@ -108,11 +108,13 @@ class GreediestChoices : public ChoiceSource {
 
 using Ranks = std::vector<std::unique_ptr<Model>>;
 
-Ranks make_ranks(const nlohmann::json& config, WeightSource& list, const Device& device, int tp_size) {
+Ranks make_ranks(const nlohmann::json& config, WeightSource& list, const Device& device, ModelOptions options,
+                 int tp_size) {
   Ranks ranks;
-  for (int rank = 0; rank < tp_size; ++rank)
-    ranks.push_back(
-        make_model(config, list, {.device = device.kind, .rank = rank, .ranks = tp_size, .block_size = kBlockSize}));
+  options.device = device.kind;
+  options.ranks = tp_size;
+  options.block_size = kBlockSize;
+  for (options.rank = 0; options.rank < tp_size; ++options.rank) ranks.push_back(make_model(config, list, options));
   return ranks;
 }
 
@@ -191,13 +193,21 @@ class Contents {
   std::vector<std::pair<std::string, int64_t>> companions_;
 };
 
+// Contents whose BF16 weights --dense-dtype is about. Tied heads are made of the embedding.
+bool is_dense(const std::string& kind, bool tied) {
+  return kind == "attention" || kind == "gdn projections" || kind == "shared experts" || kind == "output head" ||
+         (tied && kind == "embedding");
+}
+
 // What a step reads of the weights. Tied heads read the embedding, others a row of it for each token.
-void count_reads(Inspection& i, int vocab, int sequences) {
+void count_reads(Inspection& i, int vocab, int sequences, DenseDtype dense) {
   const bool tied = std::none_of(i.contents.begin(), i.contents.end(),
                                  [](const Content& c) { return c.used && c.kind == "output head"; });
   for (Content& c : i.contents) {
     if (!c.used) continue;
-    const auto all = static_cast<double>(c.bytes);
+    if (dense == DenseDtype::kFp8 && c.format == name_of(WeightFormat::kBf16) && is_dense(c.kind, tied))
+      c.served = name_of(WeightFormat::kFp8);
+    const auto all = static_cast<double>(c.served.empty() ? c.bytes : bytes_of(WeightFormat::kFp8, 1, c.weights));
     c.read_one = c.read_many = all;
     if (c.kind == "routed experts" && i.experts > 0) {
       c.read_one = all * distinct_experts(i.experts, i.top_k, 1) / i.experts;
@@ -324,7 +334,7 @@ Inspection inspect(const InspectionRequest& r) {
   try {
     i.architecture = find_model_entry(folder.config).name;
     if (files != nullptr) open_weights(folder.path, folder.config);  // what serving would refuse before it plans
-    ranks = make_ranks(folder.config, list, i.device, r.tp_size);
+    ranks = make_ranks(folder.config, list, i.device, r.formats, r.tp_size);
     list_norms(list, ranks.front()->info());
   } catch (const Error& e) {
     if (files == nullptr) throw;  // then there is nothing left to tell
@@ -363,10 +373,10 @@ Inspection inspect(const InspectionRequest& r) {
       i.top_k = moe->top_k;
     }
   i.bandwidth = memory_bandwidth(i.device);
-  count_reads(i, info.vocab, r.concurrency);
+  count_reads(i, info.vocab, r.concurrency, r.formats.dense);
   i.fit = fit_of(r, i, ranks, i.device);
   // One rank's caches hold copies of heads that ranks share; the model's own size is that of one rank alone.
-  const Ranks whole = r.tp_size == 1 ? Ranks() : make_ranks(folder.config, list, i.device, 1);
+  const Ranks whole = r.tp_size == 1 ? Ranks() : make_ranks(folder.config, list, i.device, r.formats, 1);
   count_bounds(i, cache_bytes_of(r.tp_size == 1 ? ranks : whole), i.fit->context, r.concurrency);
   count_shuffle(i);
   return i;

@@ -7,11 +7,13 @@
 
 #include "checkpoint/anomalies.h"
 #include "cli/bandwidth.h"
+#include "models/model.h"
 
 namespace mettle {
 
 struct InspectionRequest {
   std::string model, device = "auto";
+  ModelOptions formats;  // of them dense and cache
   int tp_size = 1;
   int context_length = 0;  // 0: the model's
   int concurrency = 64;
@@ -21,6 +23,7 @@ struct InspectionRequest {
 struct Content {
   std::string kind, format;
   int64_t modules = 0, weights = 0, bytes = 0;
+  std::string served;                  // the format it is served in, when that is another
   bool used = true;                    // by this program
   double read_one = 0, read_many = 0;  // bytes read by a step of one sequence, and of all
 };

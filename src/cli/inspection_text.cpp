@@ -118,7 +118,9 @@ std::string bounds_text(const Inspection& i) {
     if (one > 0 || of_many > 0)
       reads.add({"  " + what, size_text(one), share(one, one_all), size_text(of_many), share(of_many, many_all)});
   };
-  for (const Content& c : i.contents) add(fmt::format("{}, {}", c.kind, c.format), c.read_one, c.read_many);
+  for (const Content& c : i.contents)
+    add(fmt::format("{}, {}", c.kind, c.served.empty() ? c.format : c.served + " (requantised)"), c.read_one,
+        c.read_many);
   add("state, read and written", first.state, last.state);
   add(fmt::format("kv cache at {} and {} tokens", first.context, last.context), first.kv, last.kv);
   add("in all", one_all, many_all);
@@ -165,6 +167,7 @@ std::string inspection_json(const Inspection& i) {
   for (const Content& c : i.contents)
     contents.push_back({{"kind", c.kind},
                         {"format", c.format},
+                        {"served_as", c.served.empty() ? c.format : c.served},
                         {"used", c.used},
                         {"modules", c.modules},
                         {"weights", c.weights},

@@ -28,7 +28,6 @@ struct ForeignFlag {
 constexpr ForeignFlag kForeign[] = {
     {"--trust-remote-code", "mettle runs no code of a checkpoint; leave it out"},
     {"--quantization", "the format of each weight is read from the checkpoint; leave it out"},
-    {"--kv-cache-dtype", "the cache has the dtype of the activations; see --activation-dtype"},
     {"--dtype", "use --activation-dtype bf16 or fp32"},
     {"--mem-fraction-static", "the cache takes most of what is free; see --max-total-tokens"},
     {"--gpu-memory-utilization", "the cache takes most of what is free; see --max-total-tokens"},
@@ -141,6 +140,32 @@ CLI::Validator whole_number() {
           ""};
 }
 
+ModelOptions FormatFlags::options() const {
+  return {.dense = dense_of(*this), .cache = cache_of(*this, Activation::kBf16)};
+}
+
+void add_format_flags(CLI::App& app, FormatFlags& f) {
+  app.add_option("--dense-dtype", f.dense,
+                 "auto: dense weights as the checkpoint has them; fp8: BF16 ones (attention, gdn projections, shared "
+                 "experts, output head) become FP8 with a scale for each row at load; changes numbers")
+      ->check(CLI::IsMember({"auto", "fp8"}))
+      ->capture_default_str();
+  app.add_option("--kv-cache-dtype", f.kv_cache,
+                 "auto: that of the activations; bf16: the same, said; fp8_e4m3 (or fp8): half the bytes, with the "
+                 "checkpoint's scales where it has them; changes numbers")
+      ->check(CLI::IsMember({"auto", "bf16", "fp8_e4m3", "fp8"}))
+      ->capture_default_str();
+}
+
+DenseDtype dense_of(const FormatFlags& f) { return f.dense == "fp8" ? DenseDtype::kFp8 : DenseDtype::kAuto; }
+
+CacheFormat cache_of(const FormatFlags& f, Activation activation) {
+  if (f.kv_cache == "bf16" && activation != Activation::kBf16)
+    fail(Code::kInvalidRequest,
+         fmt::format("--kv-cache-dtype: must be auto or fp8_e4m3 with {} activations, got bf16", name_of(activation)));
+  return f.kv_cache.starts_with("fp8") ? CacheFormat::kE4M3 : CacheFormat::kActivation;
+}
+
 void add_model_flags(CLI::App& app, ModelFlags& o) {
   EngineOptions& e = o.engine;
   app.add_option("--device", e.device, "cpu, cuda, cuda:N, or auto: a GPU when there is one")->capture_default_str();
@@ -167,6 +192,7 @@ void add_model_flags(CLI::App& app, ModelFlags& o) {
   app.add_option("--activation-dtype", o.activation, "activations between the steps of a layer")
       ->check(CLI::IsMember({"bf16", "fp32"}))
       ->capture_default_str();
+  add_format_flags(app, o.formats);
   app.add_option("--load-format", o.load_format, "auto: the checkpoint's weights; dummy: random ones of its shapes")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
@@ -203,6 +229,8 @@ void resolve(ModelFlags& o) {
   e.model_path = find_model(o.model);
   e.dummy_weights = o.load_format == "dummy";
   e.activation = o.activation == "fp32" ? Activation::kF32 : Activation::kBf16;
+  e.dense = dense_of(o.formats);
+  e.kv_cache = cache_of(o.formats, e.activation);
   e.cache_tokens = o.max_total_tokens;
   e.moe_backend = backend_of(kBackendFlags[0], o.moe, e.device);
   e.linear_backend = backend_of(kBackendFlags[1], o.linear, e.device);

@@ -7,12 +7,25 @@
 #include <vector>
 
 #include "engine/engine.h"
+#include "models/model.h"
 
 namespace mettle {
+
+// Formats that are made of the checkpoint's when they are asked for.
+struct FormatFlags {
+  std::string dense = "auto", kv_cache = "auto";
+  // For a command that plans with BF16 activations.
+  ModelOptions options() const;
+};
+void add_format_flags(CLI::App& app, FormatFlags& flags);
+DenseDtype dense_of(const FormatFlags& flags);
+// Fails with kInvalidRequest where the cache would hold another dtype than the one that is named.
+CacheFormat cache_of(const FormatFlags& flags, Activation activation);
 
 struct ModelFlags {
   std::string model;  // as typed; empty: the embedded one
   EngineOptions engine;
+  FormatFlags formats;
 
   // Values that wait for resolve().
   std::string load_format = "auto", activation = "bf16", moe = "auto", linear = "auto", attention = "auto",

@@ -29,6 +29,7 @@ namespace {
 
 struct ProveArguments {
   std::string model, op, backend, json, html, device = "auto", load_format = "auto";
+  FormatFlags formats;
   int threads = 0;
   bool reprove = false, child = false, forget = false, all = false;
 };
@@ -129,7 +130,7 @@ int run(const ProveArguments& a) {
   const Device device = find_device(a.device);
   const std::unique_ptr<WeightSource> source =
       a.load_format == "dummy" ? dummy_weights(folder.config, 1) : open_weights(folder.path, folder.config);
-  const std::vector<AnyProblem> problems = problems_of(folder, *source, Activation::kBf16);
+  const std::vector<AnyProblem> problems = problems_of(folder, *source, a.formats.options());
   if (!a.op.empty() && !a.backend.empty()) {
     const std::vector<std::string> names = backend_names(a.op);
     if (std::find(names.begin(), names.end(), a.backend) == names.end())
@@ -188,11 +189,13 @@ int command_prove(int argc, char** argv) {
   app.add_option("--load-format", a.load_format, "auto: formats from the checkpoint; dummy: from config.json alone")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
+  add_format_flags(app, a.formats);
   CLI::Option* reprove = app.add_flag("--reprove", a.reprove, "ignore kept verdicts");
   CLI::Option* forget_flag = app.add_flag("--forget", a.forget,
                                           "prove nothing: delete the kept verdicts of this build and device, and say "
                                           "what was deleted");
-  for (const char* other : {"MODEL", "--op", "--backend", "--json", "--html", "--threads", "--load-format"})
+  for (const char* other : {"MODEL", "--op", "--backend", "--json", "--html", "--threads", "--load-format",
+                            "--dense-dtype", "--kv-cache-dtype"})
     forget_flag->excludes(app.get_option(other));
   forget_flag->excludes(reprove);
   app.add_flag("--all", a.all, "with --forget: those of all builds and devices")->needs(forget_flag);

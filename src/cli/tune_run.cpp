@@ -11,7 +11,6 @@
 #include "base/thread_team.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/weight_source.h"
-#include "cli/model_flags.h"
 #include "models/registry.h"
 #include "tensor/gpu.h"
 
@@ -47,6 +46,7 @@ void add_tune_flags(CLI::App& app, TuneArguments& a) {
   app.add_option("--load-format", a.load_format, "auto: formats from the checkpoint; dummy: from config.json alone")
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
+  add_format_flags(app, a.formats);
   app.add_flag("--json", a.json, "JSON on standard output");
 }
 
@@ -59,7 +59,7 @@ TuneGround tune_ground(const TuneArguments& a, const Device& device) {
   const std::unique_ptr<WeightSource> source =
       a.load_format == "dummy" ? dummy_weights(folder.config, 1) : open_weights(folder.path, folder.config);
   TuneGround ground{.model = folder.name,
-                    .problems = problems_of(folder, *source, Activation::kBf16),
+                    .problems = problems_of(folder, *source, a.formats.options()),
                     .device = device,
                     .threads = tune_threads(a)};
   ProveOptions options{.device = device, .threads = ground.threads, .tuned = false, .only_op = a.op};

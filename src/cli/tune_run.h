@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/model_flags.h"
 #include "prove/ceiling.h"
 #include "prove/tune.h"
 
@@ -11,6 +12,7 @@ namespace mettle {
 
 struct TuneArguments {
   std::string model, op, device = "auto", load_format = "auto";
+  FormatFlags formats;
   int threads = 0;
   double budget = 120;
   bool json = false;

@@ -46,6 +46,8 @@ bool WeightList::has(std::string_view module) const {
   return file_ == nullptr ? config_->has(module) : module_tensors(*file_, std::string(module)).has_value();
 }
 
+bool WeightList::has_tensor(std::string_view name) const { return file_ != nullptr && file_->find(name) != nullptr; }
+
 WeightFormat WeightList::format_of(const std::string& module) const {
   if (file_ != nullptr)
     if (const std::optional<ModuleTensors> m = module_tensors(*file_, module)) return m->format;

@@ -30,6 +30,7 @@ class WeightList : public WeightSource, public WeightListener {
   WeightList(const nlohmann::json& config, const Safetensors* file);
 
   bool has(std::string_view module) const override;
+  bool has_tensor(std::string_view name) const override;
   WeightFormat format_of(const std::string& module) const override;
   bool is_dummy() const override { return file_ == nullptr; }
   void ignore(const std::string& prefix, const std::string& why) override;

@@ -10,7 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "ops/backend.h"
+#include "models/formats.h"
+#include "ops/attention.h"
 #include "prove/prover.h"
 
 namespace mettle {
@@ -34,6 +35,8 @@ struct EngineOptions {
   int64_t cache_tokens = 0;  // paged cache capacity in tokens; 0: from cache_bytes
   int64_t cache_bytes = 0;   // for paged blocks and state slots; 0: 1 GiB on a CPU, most of what is free on a GPU
   Activation activation = Activation::kBf16;
+  DenseDtype dense = DenseDtype::kAuto;
+  CacheFormat kv_cache = CacheFormat::kActivation;
   bool deterministic = false;
   Guard guard = Guard::kFinite;
   int64_t max_waiting = 1024;  // requests; more are refused with kBusy
@@ -80,6 +83,10 @@ struct EngineInfo {
   // The memory plan: cache_bytes is kv and state; available is what there was before anything was taken.
   int64_t scratch_bytes = 0, kv_bytes = 0, state_bytes = 0, planned_bytes = 0, available_bytes = 0;
   Activation activation = Activation::kBf16;
+  DenseDtype dense = DenseDtype::kAuto;
+  int requantised = 0;  // matrices, by `dense`
+  DType kv_cache = DType::kBF16;
+  int attention_layers = 0, scaled_layers = 0;  // scaled: of an FP8 cache, by scales of the checkpoint
   int tp_size = 1, threads = 1;
   Device device;
   bool dummy_weights = false;

@@ -32,6 +32,21 @@ void check_device_options(const EngineOptions& options, DeviceKind device) {
     fail(Code::kUnsupported, "deterministic: a GPU's kernels do not promise it yet; use --device cpu or leave it out");
 }
 
+std::string formats_text(const EngineOptions& options, const ModelInfo& info) {
+  std::string text;
+  if (options.dense == DenseDtype::kFp8)
+    text += info.requantised == 0
+                ? "  dense   fp8: nothing to requantise, no dense matrix of the checkpoint is BF16\n"
+                : fmt::format(
+                      "  dense   fp8: {} BF16 matrices requantised at load, a scale for each row; the numbers are "
+                      "no longer the checkpoint's\n",
+                      info.requantised);
+  if (options.kv_cache == CacheFormat::kE4M3)
+    text += fmt::format("  kv      fp8_e4m3: scales of the checkpoint in {} of {} attention layers, 1 in the others\n",
+                        info.scaled_layers, info.attention_layers);
+  return text;
+}
+
 CacheBytes cache_bytes_of(std::span<const std::unique_ptr<Model>> ranks) {
   CacheBytes bytes;
   for (const auto& rank : ranks)

@@ -14,6 +14,9 @@ inline constexpr int kBlockSize = 16;  // positions of a paged block
 // Fails with kUnsupported, naming the option, when that kind of device does not do what is asked for.
 void check_device_options(const EngineOptions& options, DeviceKind device);
 
+// Lines of the plan about formats that are not the checkpoint's own; empty when there are none.
+std::string formats_text(const EngineOptions& options, const ModelInfo& info);
+
 struct CacheBytes {  // of all ranks together
   int64_t per_token = 0, per_slot = 0;
 };

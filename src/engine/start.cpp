@@ -53,7 +53,9 @@ Ranks make_ranks(const EngineOptions& options, DeviceKind device, const nlohmann
                                        .device = device,
                                        .rank = rank,
                                        .ranks = options.tp_size,
-                                       .block_size = kBlockSize}));
+                                       .block_size = kBlockSize,
+                                       .dense = options.dense,
+                                       .cache = options.kv_cache}));
     const WeightBytes bytes = ranks.models.back()->weight_bytes();
     for (size_t f = 0; f < bytes.by_format.size(); ++f) ranks.weights.by_format[f] += bytes.by_format[f];
     for (const AnyProblem& problem : ranks.models.back()->problems())
@@ -155,12 +157,17 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   plan.caches = plan_caches(options, cache_bytes, model, cache_bytes_of(ranks.models));
   limits.logit_rows = plan.caches.max_running;
   plan.scratch_bytes = scratch();
-  info.plan =
-      fmt::format("plan of {}: {}, {} layers, {} activations, {} ranks of {} threads, context {}\n{}backends\n{}",
-                  folder.name, model.architecture, model.layers, name_of(options.activation), options.tp_size,
-                  threads_per_rank, plan.caches.context, plan.text(), parts.choices->text());
+  info.plan = fmt::format(
+      "plan of {}: {}, {} layers, {} activations, {} ranks of {} threads, context {}\n{}{}backends\n{}", folder.name,
+      model.architecture, model.layers, name_of(options.activation), options.tp_size, threads_per_rank,
+      plan.caches.context, formats_text(options, model), plan.text(), parts.choices->text());
   log::info("{}", info.plan);
   check_memory(plan);
+  if (options.kv_cache == CacheFormat::kE4M3 && model.scaled_layers < model.attention_layers)
+    log::warn(
+        "kv cache: {} of {} attention layers have no scales of k and v in the checkpoint and take 1: what lies "
+        "beyond 448 saturates",
+        model.attention_layers - model.scaled_layers, model.attention_layers);
 
   const auto load_start = Clock::now();
   std::vector<std::unique_ptr<Place>> places;
@@ -187,6 +194,11 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   info.state_slots = plan.caches.slots;
   info.activation = options.activation;
   info.tp_size = options.tp_size;
+  info.dense = options.dense;
+  info.requantised = model.requantised;
+  info.kv_cache = options.kv_cache == CacheFormat::kE4M3 ? DType::kE4M3 : dtype_of(options.activation);
+  info.attention_layers = model.attention_layers;
+  info.scaled_layers = options.kv_cache == CacheFormat::kE4M3 ? model.scaled_layers : 0;
   info.device = device;
   info.threads = threads;
   info.dummy_weights = source->is_dummy();

@@ -4,6 +4,8 @@
 
 #include <cmath>
 
+#include "base/error.h"
+
 namespace mettle {
 namespace {
 
@@ -17,6 +19,12 @@ std::vector<float> inverse_frequencies(double theta, int rotary_dim) {
   return f;
 }
 
+// Names of the scale of k or v: ModelOpt's, and compressed-tensors'.
+std::string projection_scale(const std::string& module, char of) {
+  return fmt::format("{}.{}_proj.{}_scale", module, of, of);
+}
+std::string layer_scale(const std::string& module, char of) { return fmt::format("{}.{}_scale", module, of); }
+
 }  // namespace
 
 AttentionBlock::AttentionBlock(const AttentionShape& shape, const BlockContext& context, std::string module,
@@ -24,6 +32,10 @@ AttentionBlock::AttentionBlock(const AttentionShape& shape, const BlockContext& 
     : shape_(shape), context_(context), module_(std::move(module)) {
   const ModelOptions& o = context.options;
   cut_ = cut_heads(module_, shape.kv_heads, shape.heads, o.rank, o.ranks);
+  const auto has_scale = [&](char of) {
+    return plan.has_tensor(projection_scale(module_, of)) || plan.has_tensor(layer_scale(module_, of));
+  };
+  has_scales_ = has_scale('k') && has_scale('v');
   const RawAttention raw = read(plan);
   problem_ = {.hidden = context.hidden,
               .heads = static_cast<int>(cut_.heads.size()),
@@ -37,6 +49,7 @@ AttentionBlock::AttentionBlock(const AttentionShape& shape, const BlockContext& 
               .qkv_format = format_of(raw.qkv),
               .out_format = format_of(raw.out),
               .activation = o.activation,
+              .cache = o.cache,
               .block_size = o.block_size};
   count_bytes(bytes_, context_.layout(), raw.qkv);
   count_bytes(bytes_, context_.layout(), raw.out);
@@ -49,23 +62,40 @@ RawAttention AttentionBlock::read(WeightReader& reader) const {
   const auto heads = [](Range r, int64_t rows) { return Range{r.begin * rows, r.end * rows}; };
   RawAttention raw;
   raw.qkv.push_back(
-      keep_rows(reader.matrix(module_ + ".q_proj", shape_.heads * q_rows, hidden), heads(cut_.heads, q_rows)));
+      keep_rows(reader.dense(module_ + ".q_proj", shape_.heads * q_rows, hidden), heads(cut_.heads, q_rows)));
   for (const char* name : {".k_proj", ".v_proj"})
-    raw.qkv.push_back(keep_rows(reader.matrix(module_ + name, shape_.kv_heads * d, hidden), heads(cut_.groups, d)));
-  raw.out.push_back(keep_cols(reader.matrix(module_ + ".o_proj", hidden, shape_.heads * d), heads(cut_.heads, d)));
+    raw.qkv.push_back(keep_rows(reader.dense(module_ + name, shape_.kv_heads * d, hidden), heads(cut_.groups, d)));
+  raw.out.push_back(keep_cols(reader.dense(module_ + ".o_proj", hidden, shape_.heads * d), heads(cut_.heads, d)));
   raw.q_norm = reader.vector(module_ + ".q_norm.weight", {d});
   raw.k_norm = reader.vector(module_ + ".k_norm.weight", {d});
   raw.inv_freq = inverse_frequencies(shape_.rope_theta, shape_.rotary_dim);
-  for (const char* name : {".k_proj.k_scale", ".v_proj.v_scale", ".k_scale", ".v_scale"})
-    reader.ignore(module_ + name, "scale of an FP8 cache: the cache holds the activation type");
+  if (context_.options.cache == CacheFormat::kE4M3) {
+    raw.k_scale = read_scale(reader, 'k');
+    raw.v_scale = read_scale(reader, 'v');
+  } else {
+    for (const char of : {'k', 'v'})
+      for (const std::string& name : {projection_scale(module_, of), layer_scale(module_, of)})
+        reader.ignore(name, "scale of an FP8 cache: the cache holds the activation type");
+  }
   reader.ignore(module_ + ".rotary_emb.inv_freq", "computed from the config");
   return raw;
+}
+
+// 1 where the checkpoint has none.
+float AttentionBlock::read_scale(WeightReader& reader, char of) const {
+  float scale = 1;
+  for (const std::string& name : {layer_scale(module_, of), projection_scale(module_, of)}) {
+    if (reader.planning() || !reader.has_tensor(name)) continue;
+    scale = reader.vector(name, {1})[0];
+    if (!(scale > 0)) fail(Code::kBadModel, fmt::format("{}: must be above 0, is {}", name, scale));
+  }
+  return scale;
 }
 
 void AttentionBlock::add_caches(int layer, std::vector<CacheEntry>& caches) {
   first_cache_ = caches.size();
   for (const char* kind : {"k", "v"})
-    caches.push_back({CacheEntry::Kind::kPaged, fmt::format("layers.{}.{}", layer, kind), dtype_of(problem_.activation),
+    caches.push_back({CacheEntry::Kind::kPaged, fmt::format("layers.{}.{}", layer, kind), problem_.cache_dtype(),
                       Shape{problem_.kv_heads, problem_.head_dim}});
 }
 

@@ -19,6 +19,8 @@ class AttentionBlock {
 
   const AttentionProblem& problem() const { return problem_; }
   void add_caches(int layer, std::vector<CacheEntry>& caches);
+  // Of an E4M3 cache: whether the checkpoint has a scale of k and of v.
+  bool has_scales() const { return has_scales_; }
   void add_bytes(WeightBytes& bytes) const;
   void choose(ChoiceSource& choices) { choices_ = choices.choose(problem_); }
   const Choices<AttentionOp>& choices() const { return choices_; }
@@ -29,6 +31,7 @@ class AttentionBlock {
 
  private:
   RawAttention read(WeightReader& reader) const;
+  float read_scale(WeightReader& reader, char of) const;
 
   AttentionShape shape_;
   BlockContext context_;
@@ -39,6 +42,7 @@ class AttentionBlock {
   AttentionWeights weights_;
   WeightBytes bytes_;
   size_t first_cache_ = 0;
+  bool has_scales_ = false;
 };
 
 }  // namespace mettle

@@ -140,7 +140,7 @@ class Decoder : public Model {
 Decoder::Decoder(DecoderSpec spec, WeightSource& source, const ModelOptions& options)
     : spec_(std::move(spec)), options_(options) {
   spec_.info.cut_ranks = options.ranks;
-  WeightReader plan(source, WeightReader::Mode::kPlan);
+  WeightReader plan(source, WeightReader::Mode::kPlan, options.dense);
   for (const auto& [prefix, why] : spec_.ignored) plan.ignore(prefix, why);
   prefix_ = find_module(plan, spec_.prefixes, "embed_tokens");
   head_name_ = spec_.tied_head ? prefix_ + "embed_tokens" : find_module(plan, spec_.heads, "");
@@ -177,7 +177,12 @@ Decoder::Decoder(DecoderSpec spec, WeightSource& source, const ModelOptions& opt
         },
         layers_.back().mixer);
     layers_.back().moe.add_bytes(bytes_);
+    if (const auto* attention = std::get_if<AttentionBlock>(&layers_.back().mixer)) {
+      ++spec_.info.attention_layers;
+      spec_.info.scaled_layers += attention->has_scales() ? 1 : 0;
+    }
   }
+  spec_.info.requantised = static_cast<int>(plan.requantised().size());
   bytes_.by_format[static_cast<size_t>(WeightFormat::kF32)] +=
       static_cast<int64_t>((2 * layers_.size() + 1) * static_cast<size_t>(info.hidden) * sizeof(float));
 }
@@ -218,7 +223,7 @@ void Decoder::choose(ChoiceSource& choices) {
 }
 
 RawSegments Decoder::read_head(WeightReader& reader) const {
-  return {keep_rows(reader.matrix(head_name_, spec_.info.vocab, spec_.info.hidden), vocab_)};
+  return {keep_rows(reader.dense(head_name_, spec_.info.vocab, spec_.info.hidden), vocab_)};
 }
 
 RawMatrix Decoder::read_embedding(WeightReader& reader) const {
@@ -231,7 +236,7 @@ RawMatrix Decoder::read_embedding(WeightReader& reader) const {
 void Decoder::load(WeightSource& source, Place& place, const std::function<void(int64_t)>& on_progress) {
   place_ = &place;
   ThreadTeam team(usable_cores());
-  WeightReader reader(source, WeightReader::Mode::kLoad, &team);
+  WeightReader reader(source, WeightReader::Mode::kLoad, options_.dense, &team);
   const int64_t parts = std::ssize(layers_) + 1;
   const auto progress = [&](int64_t part) {
     if (on_progress) on_progress(bytes_.total() * part / parts);

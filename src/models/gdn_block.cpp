@@ -42,17 +42,17 @@ RawGdn GdnBlock::read(WeightReader& reader) const {
   const Range v{2 * key_rows + cut_.heads.begin * dv, 2 * key_rows + cut_.heads.end * dv};
   const Range values{cut_.heads.begin * dv, cut_.heads.end * dv};
   RawGdn raw;
-  const RawMatrix qkv = reader.matrix(module_ + ".in_proj_qkv", 2 * key_rows + value_rows, hidden);
+  const RawMatrix qkv = reader.dense(module_ + ".in_proj_qkv", 2 * key_rows + value_rows, hidden);
   const std::vector<float> conv =
       reader.vector(module_ + ".conv1d.weight", {2 * key_rows + value_rows, 1, shape_.conv});
   for (const Range part : {q, k, v}) {
     raw.qkv.push_back(keep_rows(qkv, part));
     raw.conv.insert(raw.conv.end(), conv.begin() + part.begin * shape_.conv, conv.begin() + part.end * shape_.conv);
   }
-  raw.z.push_back(keep_rows(reader.matrix(module_ + ".in_proj_z", value_rows, hidden), values));
+  raw.z.push_back(keep_rows(reader.dense(module_ + ".in_proj_z", value_rows, hidden), values));
   for (const char* name : {".in_proj_b", ".in_proj_a"})
     raw.ba.push_back(keep_rows(reader.matrix(module_ + name, shape_.value_heads, hidden), cut_.heads));
-  raw.out.push_back(keep_cols(reader.matrix(module_ + ".out_proj", hidden, value_rows), values));
+  raw.out.push_back(keep_cols(reader.dense(module_ + ".out_proj", hidden, value_rows), values));
   raw.a_log = keep(reader.vector(module_ + ".A_log", {shape_.value_heads}), cut_.heads);
   raw.dt_bias = keep(reader.vector(module_ + ".dt_bias", {shape_.value_heads}), cut_.heads);
   raw.norm = reader.vector(module_ + ".norm.weight", {dv});

@@ -13,6 +13,7 @@
 #include "checkpoint/weight_source.h"
 #include "models/choice_source.h"
 #include "models/comm.h"
+#include "models/formats.h"
 #include "ops/batch.h"
 #include "ops/problem.h"
 #include "tensor/place.h"
@@ -22,9 +23,12 @@ namespace mettle {
 struct ModelInfo {
   std::string architecture;  // name in models.def
   int vocab = 0, hidden = 0, layers = 0;
-  int context = 0;     // positions the model was made for
-  int mtp_layers = 0;  // recognised, kept aside
-  int cut_ranks = 1;   // how many ranks share the model
+  int context = 0;      // positions the model was made for
+  int mtp_layers = 0;   // recognised, kept aside
+  int cut_ranks = 1;    // how many ranks share the model
+  int requantised = 0;  // matrices that come in another format than the checkpoint's
+  // Of an FP8 cache: attention layers, and those of them whose scales the checkpoint has; the others take 1.
+  int attention_layers = 0, scaled_layers = 0;
 };
 
 // One cache of one layer. Paged: `shape` is what one token takes; slot: what one sequence takes.
@@ -49,6 +53,8 @@ struct ModelOptions {
   DeviceKind device = DeviceKind::kCpu;  // whose layout the weights get
   int rank = 0, ranks = 1;
   int block_size = 16;
+  DenseDtype dense = DenseDtype::kAuto;
+  CacheFormat cache = CacheFormat::kActivation;
 };
 
 // Most that one step may hold; scratch is sized for it.

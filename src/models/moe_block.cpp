@@ -96,9 +96,9 @@ RawExpert MoeBlock::read_shared(WeightReader& reader) const {
   const int64_t w = shape_.shared_width, h = context_.hidden;
   const std::string name = module_ + ".shared_expert";
   RawExpert raw;
-  raw.gate_up.push_back(keep_rows(reader.matrix(name + ".gate_proj", w, h), shared_width_));
-  raw.gate_up.push_back(keep_rows(reader.matrix(name + ".up_proj", w, h), shared_width_));
-  raw.down.push_back(keep_cols(reader.matrix(name + ".down_proj", h, w), shared_width_));
+  raw.gate_up.push_back(keep_rows(reader.dense(name + ".gate_proj", w, h), shared_width_));
+  raw.gate_up.push_back(keep_rows(reader.dense(name + ".up_proj", w, h), shared_width_));
+  raw.down.push_back(keep_cols(reader.dense(name + ".down_proj", h, w), shared_width_));
   return raw;
 }
 

@@ -47,14 +47,13 @@ std::unique_ptr<Model> make_model(const nlohmann::json& config, WeightSource& so
   return find_model_entry(config).make(ConfigReader(config, "config"), source, options);
 }
 
-std::vector<AnyProblem> problems_of(const ModelFolder& folder, WeightSource& source, Activation activation,
-                                    int tp_size) {
+std::vector<AnyProblem> problems_of(const ModelFolder& folder, WeightSource& source, ModelOptions options) {
   std::vector<AnyProblem> all;
   const auto add = [&](const AnyProblem& problem) {
     if (std::find(all.begin(), all.end(), problem) == all.end()) all.push_back(problem);
   };
-  for (int rank = 0; rank < tp_size; ++rank) {
-    const auto model = make_model(folder.config, source, {.activation = activation, .rank = rank, .ranks = tp_size});
+  for (options.rank = 0; options.rank < options.ranks; ++options.rank) {
+    const auto model = make_model(folder.config, source, options);
     for (const AnyProblem& problem : model->problems()) add(problem);
     add(SampleProblem{.vocab = model->info().vocab, .usable = model->info().vocab});
   }

@@ -24,8 +24,7 @@ std::span<const ModelEntry* const> model_entries();
 const ModelEntry& find_model_entry(const nlohmann::json& config);
 
 std::unique_ptr<Model> make_model(const nlohmann::json& config, WeightSource& source, const ModelOptions& options);
-// Every problem that serving this model asks for, over all ranks.
-std::vector<AnyProblem> problems_of(const ModelFolder& folder, WeightSource& source, Activation activation,
-                                    int tp_size = 1);
+// Every problem that serving this model asks for, over all ranks; options.rank counts through them.
+std::vector<AnyProblem> problems_of(const ModelFolder& folder, WeightSource& source, ModelOptions options = {});
 
 }  // namespace mettle

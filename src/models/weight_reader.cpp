@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/error.h"
+#include "checkpoint/requantise.h"
 #include "models/weight_listener.h"
 
 namespace mettle {
@@ -15,6 +16,15 @@ RawMatrix WeightReader::matrix(const std::string& module, int64_t rows, int64_t 
   m.rows = rows;
   m.cols = cols;
   m.name = module;
+  return m;
+}
+
+RawMatrix WeightReader::dense(const std::string& module, int64_t rows, int64_t cols) {
+  RawMatrix m = matrix(module, rows, cols);
+  if (dense_ != DenseDtype::kFp8 || m.format != WeightFormat::kBf16) return m;
+  requantised_.insert(module);
+  if (!planning()) return requantised_fp8(m, memory_, team_);
+  m.format = WeightFormat::kFp8;
   return m;
 }
 

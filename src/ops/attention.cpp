@@ -1,20 +1,24 @@
 #include "ops/attention.h"
 
+#include <cmath>
 #include <fmt/format.h>
 
 #include "ops/check.h"
 
 namespace mettle {
 
+std::string_view name_of(CacheFormat format) { return format == CacheFormat::kE4M3 ? "fp8_e4m3" : "activation"; }
+
 std::string AttentionProblem::text() const {
-  return fmt::format("attention h{} q{} kv{} d{} r{}{}{}{} eps{:g} {}/{} {} block{}", hidden, heads, kv_heads, head_dim,
-                     rotary_dim, gate ? " gate" : "", qk_norm ? " norm" : "", norm_plus_one ? "+1" : "", eps,
-                     name_of(qkv_format), name_of(out_format), name_of(activation), block_size);
+  return fmt::format("attention h{} q{} kv{} d{} r{}{}{}{} eps{:g} {}/{} {}{} block{}", hidden, heads, kv_heads,
+                     head_dim, rotary_dim, gate ? " gate" : "", qk_norm ? " norm" : "", norm_plus_one ? "+1" : "", eps,
+                     name_of(qkv_format), name_of(out_format), name_of(activation),
+                     cache == CacheFormat::kE4M3 ? " kv_fp8_e4m3" : "", block_size);
 }
 
 AttentionWeights pack_attention(Layout layout, const RawAttention& raw, ThreadTeam* team) {
   const auto packed = [&](const RawSegments& segments) { return pack(layout, segments, RowOrder::kPlain, team); };
-  return {packed(raw.qkv), packed(raw.out), raw.q_norm, raw.k_norm, raw.inv_freq};
+  return {packed(raw.qkv), packed(raw.out), raw.q_norm, raw.k_norm, raw.inv_freq, raw.k_scale, raw.v_scale};
 }
 
 void place_attention(AttentionWeights& weights, Place& place) {
@@ -29,8 +33,8 @@ void check_args(const AttentionArgs& a) {
   ShapeCheck shape;
   shape("attention.x", a.x, dtype_of(p.activation), {a.batch->rows, p.hidden});
   shape("attention.partial", a.partial, DType::kF32, {a.batch->rows, p.hidden});
-  shape("attention.k_cache", a.k_cache, dtype_of(p.activation), {"blocks", p.block_size, p.kv_heads, p.head_dim});
-  shape("attention.v_cache", a.v_cache, dtype_of(p.activation), {"blocks", p.block_size, p.kv_heads, p.head_dim});
+  shape("attention.k_cache", a.k_cache, p.cache_dtype(), {"blocks", p.block_size, p.kv_heads, p.head_dim});
+  shape("attention.v_cache", a.v_cache, p.cache_dtype(), {"blocks", p.block_size, p.kv_heads, p.head_dim});
   CHECK(a.batch->block_size == p.block_size,
         fmt::format("batch.block_size {} differs from the problem's {}", a.batch->block_size, p.block_size));
   check_batch(*a.batch, true, false, 0);
@@ -39,6 +43,9 @@ void check_args(const AttentionArgs& a) {
   const size_t norm = p.qk_norm ? static_cast<size_t>(p.head_dim) : 0;
   CHECK(a.weights->q_norm.size() == norm && a.weights->k_norm.size() == norm, "attention.q_norm, attention.k_norm");
   CHECK(a.weights->inv_freq.size() == static_cast<size_t>(p.rotary_dim / 2), "attention.inv_freq");
+  const bool scaled = p.cache == CacheFormat::kE4M3;
+  for (const float scale : {a.weights->k_scale, a.weights->v_scale})
+    CHECK(std::isfinite(scale) && scale > 0 && (scaled || scale == 1), fmt::format("attention: cache scale {}", scale));
 }
 
 #define BACKEND(method) extern const Backend<AttentionOp> attention_##method;

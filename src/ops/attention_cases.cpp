@@ -10,6 +10,11 @@ struct Length {
   int q, ctx;
 };
 
+// Of the cache of a case; 1 where it holds no codes.
+struct Scales {
+  double k = 1, v = 1;
+};
+
 struct Maker {
   const AttentionProblem& p;
   CaseRandom& random;
@@ -53,7 +58,7 @@ struct Maker {
   template <class F>
   CaseInput cache_of(const AttentionCase& c, F value) {
     const int64_t width = int64_t{p.kv_heads} * p.head_dim;
-    CaseInput cache(int64_t{c.blocks} * p.block_size, width, dtype_of(p.activation));
+    CaseInput cache(int64_t{c.blocks} * p.block_size, width, p.cache_dtype());
     for (int64_t r = 0; r < cache.rows(); ++r) cache.fill_row_nan(r);
     for (const BatchSequence& s : c.batch.sequences)
       for (int64_t i = 0; i < s.ctx_len; ++i) {
@@ -72,13 +77,16 @@ struct Maker {
     c.batch = batch_of(lengths, alias, &c.blocks);
     c.x = CaseInput(c.batch.rows, p.hidden, dtype_of(p.activation));
     c.x.fill_normal(random, scale);
-    c.k_cache = cache_of(c, [&](const BatchSequence&, int64_t, int64_t) { return random.normal(); });
-    c.v_cache = cache_of(c, [&](const BatchSequence&, int64_t, int64_t) { return random.normal(); });
+    const auto normal = [&](double by) {
+      return cache_of(c, [this, by](const BatchSequence&, int64_t, int64_t) { return random.normal() / by; });
+    };
+    c.k_cache = normal(static_cast<double>(c.weights->raw.k_scale));
+    c.v_cache = normal(static_cast<double>(c.weights->raw.v_scale));
     return c;
   }
 
   std::shared_ptr<AttentionCaseWeights> finish(CaseWeight qkv, CaseWeight out, double q_norm, double k_norm,
-                                               double spread) {
+                                               double spread, Scales scales) {
     auto w = std::make_shared<AttentionCaseWeights>();
     w->raw.qkv = qkv.raw;
     w->raw.out = out.raw;
@@ -88,17 +96,22 @@ struct Maker {
     }
     for (int i = 0; i < p.rotary_dim / 2; ++i)
       w->raw.inv_freq.push_back(static_cast<float>(std::pow(1e5, -2.0 * i / p.rotary_dim)));
+    if (p.cache == CacheFormat::kE4M3) {
+      w->raw.k_scale = static_cast<float>(scales.k);
+      w->raw.v_scale = static_cast<float>(scales.v);
+    }
     w->packed = pack_attention(layout, w->raw);
     w->memory = {std::move(qkv), std::move(out)};
     return w;
   }
 
-  std::shared_ptr<const AttentionCaseWeights> typical(double norm = 1) {
+  // Scales that are no powers of two and far apart: one that is left out, used twice or taken for the other is seen.
+  std::shared_ptr<const AttentionCaseWeights> typical(double norm = 1, Scales scales = {0.7, 0.043}) {
     const int64_t q = int64_t{p.heads} * (p.gate ? 2 : 1) * p.head_dim, kv = int64_t{p.kv_heads} * p.head_dim;
     const double n = norm - (p.norm_plus_one ? 1 : 0);
     return finish(case_weight(p.qkv_format, {q, kv, kv}, p.hidden, CaseFill::kTypical, random, 1),
                   case_weight(p.out_format, {p.hidden}, int64_t{p.heads} * p.head_dim, CaseFill::kTypical, random, 1),
-                  n, n, 0.1);
+                  n, n, 0.1, scales);
   }
 };
 
@@ -150,7 +163,8 @@ void add_designed(Maker& m, std::vector<AttentionCase>& out) {
                                     [&](int64_t r, int64_t c) { return select.qkv(r, c, uniform); });
     CaseWeight o = case_weight(p.out_format, {p.hidden}, int64_t{p.heads} * p.head_dim, CaseFill::kExact, m.random);
     const double norm = Selector::kNorm - (p.norm_plus_one ? 1 : 0);
-    const auto weights = m.finish(std::move(qkv), std::move(o), norm, norm, 0);
+    const auto weights = m.finish(std::move(qkv), std::move(o), norm, norm, 0, {0.5, 0.25});
+    const auto k_scale = static_cast<double>(weights->raw.k_scale), v_scale = static_cast<double>(weights->raw.v_scale);
     AttentionCase c = m.make(uniform ? "uniform" : "exact_selector", weights,
                              {{17, 40}, {1, 15}, {1, 16}, {1, 31}, {33, 64}, {1, 300}, {2, 1}});
     c.exact = !uniform;
@@ -169,9 +183,10 @@ void add_designed(Maker& m, std::vector<AttentionCase>& out) {
           for (int d = 0; d < p.head_dim; ++d) {
             const int64_t at = int64_t{g} * p.head_dim + d;
             const auto& own = pattern[static_cast<size_t>(i)];
-            c.k_cache.set(row, at,
-                          d < p.rotary_dim ? 0 : unit * own[static_cast<size_t>(select.place(g, d - p.rotary_dim))]);
-            c.v_cache.set(row, at, m.random.below(129) - 64);
+            c.k_cache.set(
+                row, at,
+                d < p.rotary_dim ? 0 : unit / k_scale * own[static_cast<size_t>(select.place(g, d - p.rotary_dim))]);
+            c.v_cache.set(row, at, (m.random.below(129) - 64) / v_scale);
           }
       }
       for (int r = 0; r < s.q_len; ++r) {
@@ -245,7 +260,9 @@ void add_strong_keys(Maker& m, AttentionCase& c, double turned, F score) {
       double dot = 0;
       for (size_t d = 0; d < seen.size(); ++d) dot += seen[d] * key[d];
       for (int64_t at = 0; at < width; ++at) {
-        c.k_cache.set(place, at, score(r) * root / dot * key[static_cast<size_t>(at % p.head_dim)]);
+        c.k_cache.set(place, at,
+                      score(r) * root / dot * key[static_cast<size_t>(at % p.head_dim)] /
+                          static_cast<double>(c.weights->raw.k_scale));
         c.v_cache.set(place, at, 0);
       }
     }
@@ -259,7 +276,7 @@ void add_pointed(Maker& m, bool full, std::vector<AttentionCase>& out) {
   const auto weights = m.finish(
       case_weight_of(p.qkv_format, p.qkv_rows(), p.hidden, [&](int64_t r, int64_t c) { return pointed.qkv(r, c); }),
       case_weight(p.out_format, {p.hidden}, int64_t{p.heads} * p.head_dim, CaseFill::kTypical, m.random, 1), norm, norm,
-      0.1);
+      0.1, {1.3, 0.6});
   const auto clear = [&](AttentionCase& c) {
     for (int64_t r = 0; r < c.batch.rows; ++r)
       for (int64_t i = 0; i < p.hidden; ++i)
@@ -316,6 +333,12 @@ std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t s
   out.push_back(m.make("far", weights, {{1, 100'000}}, 1, 8));
   out.push_back(m.make("tiny_qk", weights, {{9, 20}}, 1e-3));
   if (p.qk_norm) out.push_back(m.make("large_logits", m.typical(3.5), {{8, 300}, {6, 60}}));
+  if (p.cache == CacheFormat::kE4M3) {
+    // A third of the values lies beyond 448 scales; all lie within a few of the smallest code.
+    out.push_back(m.make("saturated", m.typical(1, {1. / 448, 1. / 512}), {{9, 20}, {3, 0}, {1, 70}}));
+    out.push_back(m.make("subnormal_codes", m.typical(1, {300, 700}), {{9, 20}, {3, 0}, {1, 70}}));
+    out.push_back(m.make("scales_one", m.typical(1, {1, 1}), {{9, 20}, {3, 0}, {1, 70}}));
+  }
   AttentionCase equal = m.make("rows_equal", weights, {{16, 5}});
   for (int64_t r = 1; r < equal.batch.rows; ++r)
     for (int64_t i = 0; i < p.hidden; ++i) equal.x.set(r, i, equal.x.get(0, i));

@@ -1,7 +1,7 @@
 // Cases of attention over ragged batches with shuffled block tables: decode, chunks, mixed, long and far contexts, and
 // designed ones in which every query picks one key (selector), weighs all alike (uniform), or stands far below one key
-// whose value is zero (deep, rope_probe: an error of that score is multiplied by what lies between). Everything in the
-// caches that no row may see holds NaN.
+// whose value is zero (deep, rope_probe: an error of that score is multiplied by what lies between). Of E4M3 caches
+// also codes that saturate and subnormal ones. Everything in the caches that no row may see holds NaN.
 #pragma once
 #include <memory>
 #include <string>
@@ -33,7 +33,7 @@ struct AttentionCase {
   CaseBatch batch;
   int blocks = 0;
   CaseInput x;
-  CaseInput k_cache, v_cache;  // [blocks * block_size, kv_heads * head_dim] before the step
+  CaseInput k_cache, v_cache;  // [blocks * block_size, kv_heads * head_dim] before the step; of E4M3 the codes' values
 };
 
 // `budget` bounds the multiply-adds of a case roughly.

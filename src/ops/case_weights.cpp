@@ -255,12 +255,15 @@ CaseInput::CaseInput(int64_t rows, int64_t cols, DType dtype)
 
 float CaseInput::get(int64_t row, int64_t col) const {
   const auto at = static_cast<size_t>(row * cols() + col);
+  if (dtype_ == DType::kE4M3) return e4m3_to_float(data_.as<uint8_t>()[at]);
   return dtype_ == DType::kBF16 ? bf16_to_float(data_.as<uint16_t>()[at]) : data_.as<float>()[at];
 }
 
 void CaseInput::set(int64_t row, int64_t col, double value) {
   const auto at = static_cast<size_t>(row * cols() + col);
-  if (dtype_ == DType::kBF16)
+  if (dtype_ == DType::kE4M3)
+    data_.as<uint8_t>()[at] = float_to_e4m3(static_cast<float>(value));
+  else if (dtype_ == DType::kBF16)
     data_.as<uint16_t>()[at] = float_to_bf16(static_cast<float>(value));
   else
     data_.as<float>()[at] = static_cast<float>(value);

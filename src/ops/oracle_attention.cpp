@@ -45,17 +45,26 @@ void norm_and_rotate(const AttentionProblem& p, const std::vector<float>& weight
     for (int i = p.rotary_dim; i < p.head_dim; ++i) sigma[i] = std::hypot(sigma[i], 8 * kU * value[i]);
 }
 
+double cached(const TensorView& cache, int64_t at, double scale) {
+  switch (cache.dtype) {
+    case DType::kF32:
+      return cache.as<float>()[at];
+    case DType::kE4M3:
+      return e4m3_to_float(cache.as<uint8_t>()[at]) * scale;
+    default:
+      return bf16_to_float(cache.as<uint16_t>()[at]);
+  }
+}
+
 // Keys or values that a row sees through one kv head, into a matrix that is used again: far positions make it large.
-void see(const AttentionProblem& p, const TensorView& cache, const Place& at, int kv_head, Matrix& m) {
+void see(const AttentionProblem& p, const TensorView& cache, float scale, const Place& at, int kv_head, Matrix& m) {
   m.rows = at.position + 1;
   m.cols = p.head_dim;
   m.data.resize(static_cast<size_t>(m.rows * m.cols));
   for (int64_t j = 0; j < m.rows; ++j) {
     const int64_t block = at.sequence->block_table[j / p.block_size];
     const int64_t first = ((block * p.block_size + j % p.block_size) * p.kv_heads + kv_head) * p.head_dim;
-    for (int64_t d = 0; d < p.head_dim; ++d)
-      m[j][d] =
-          cache.dtype == DType::kF32 ? cache.as<float>()[first + d] : bf16_to_float(cache.as<uint16_t>()[first + d]);
+    for (int64_t d = 0; d < p.head_dim; ++d) m[j][d] = cached(cache, first + d, static_cast<double>(scale));
   }
 }
 
@@ -105,6 +114,8 @@ void attend(const AttentionProblem& p, const Query& q, const Matrix& keys, const
   const int64_t n = keys.rows, d = p.head_dim;
   const double scale = 1 / std::sqrt(static_cast<double>(d));
   const double relative = root_of_squares(q.sigma, d) / std::max(root_of_squares(q.value, d), 1e-300);
+  // A cache's scale goes into that of the scores: one rounding that all keys share.
+  const double scaled = p.cache == CacheFormat::kE4M3 ? kU : 0;
   std::vector<double> z(static_cast<size_t>(n)), own(z.size()), carried(z.size()), jump(z.size());
   double top = -INFINITY;
   for (int64_t j = 0; j < n; ++j) {
@@ -113,7 +124,7 @@ void attend(const AttentionProblem& p, const Query& q, const Matrix& keys, const
     const auto at = static_cast<size_t>(j);
     z[at] = dot * scale;
     own[at] = 2 * sum_sigma(d, std::sqrt(score.magnitude2), std::fabs(dot)) * scale;
-    carried[at] = std::sqrt(score.carried2 + square(relative * dot)) * scale;
+    carried[at] = std::sqrt(score.carried2 + square(relative * dot) + square(scaled * dot)) * scale;
     jump[at] = score.jumps * scale;
     top = std::max(top, z[at]);
   }
@@ -160,6 +171,17 @@ void attend(const AttentionProblem& p, const Query& q, const Matrix& keys, const
   }
 }
 
+// Appended values in units of their scale, before they are rounded to codes; whether the scale divides or its
+// reciprocal multiplies is the backend's.
+void to_codes(Values& values, float scale, bool exact) {
+  const double by = 1 / static_cast<double>(scale);
+  for (size_t i = 0; i < values.value.data.size(); ++i) {
+    double &value = values.value.data[i], &sigma = values.sigma.data[i];
+    value *= by;
+    sigma = exact ? 0 : std::hypot(sigma * by, 2 * kU * value);
+  }
+}
+
 }  // namespace
 
 AppendExpected attention_append(const AttentionProblem& problem, const RawAttention& weights, const Batch& batch,
@@ -168,13 +190,17 @@ AppendExpected attention_append(const AttentionProblem& problem, const RawAttent
   const int64_t width = static_cast<int64_t>(problem.kv_heads) * problem.head_dim;
   const Values input = exact_values(read_all(x));
   Values k = product(slice_rows(weights.qkv, keys_at, keys_at + width), input, options.exact);
-  const Values v = product(slice_rows(weights.qkv, keys_at + width, keys_at + 2 * width), input, options.exact);
+  Values v = product(slice_rows(weights.qkv, keys_at + width, keys_at + 2 * width), input, options.exact);
   for (int64_t r = 0; r < k.value.rows; ++r)
     for (int h = 0; h < problem.kv_heads; ++h)
       norm_and_rotate(problem, weights.k_norm, weights.inv_freq, place_of(batch, static_cast<int>(r)).position,
                       k.value[r] + h * problem.head_dim, k.sigma[r] + h * problem.head_dim, options.exact);
-  AppendExpected expected{Expected(k.value.rows, width, dtype_of(problem.activation)),
-                          Expected(k.value.rows, width, dtype_of(problem.activation))};
+  AppendExpected expected{Expected(k.value.rows, width, problem.cache_dtype()),
+                          Expected(k.value.rows, width, problem.cache_dtype())};
+  if (problem.cache == CacheFormat::kE4M3) {
+    to_codes(k, weights.k_scale, options.exact);
+    to_codes(v, weights.v_scale, options.exact);
+  }
   fill(expected.k, k);
   fill(expected.v, v);
   return expected;
@@ -194,8 +220,8 @@ Expected attention(const AttentionProblem& problem, const RawAttention& weights,
     for (int h = 0; h < p.heads; ++h) {
       const int group = p.heads / p.kv_heads;
       if (h % group == 0) {
-        see(p, k_cache, at, h / group, keys);
-        see(p, v_cache, at, h / group, values);
+        see(p, k_cache, weights.k_scale, at, h / group, keys);
+        see(p, v_cache, weights.v_scale, at, h / group, values);
       }
       const int64_t first = h * stride;
       double *value = qg.value[r] + first, *sigma = qg.sigma[r] + first, *jump = qg.jump[r] + first;

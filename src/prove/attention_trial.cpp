@@ -43,9 +43,9 @@ struct Trial<AttentionOp>::State {
   std::pair<int, std::shared_ptr<AttentionCase>> typical;  // of so many rows, for all tactics that are timed
   int64_t width() const { return int64_t{problem.kv_heads} * problem.head_dim; }
   TensorView cache_view(void* data, const AttentionCase& c) const {
-    return {data, dtype_of(problem.activation), {c.blocks, problem.block_size, problem.kv_heads, problem.head_dim}};
+    return {data, problem.cache_dtype(), {c.blocks, problem.block_size, problem.kv_heads, problem.head_dim}};
   }
-  int64_t cache_row_bytes() const { return width() * static_cast<int64_t>(size_of(dtype_of(problem.activation))); }
+  int64_t cache_row_bytes() const { return width() * static_cast<int64_t>(size_of(problem.cache_dtype())); }
   int64_t work(const AttentionCase& c) const;
   Launched launch(const Backend<AttentionOp>& backend, const Tactic& tactic, const AttentionCase& c,
                   const CaseState& state, bool odd_nan, int pass, Examination* examination) const;
@@ -106,8 +106,8 @@ Trial<AttentionOp>::State::Launched Trial<AttentionOp>::State::launch(const Back
   }
   Guarded partial("partial", {batch.rows, problem.hidden}, DType::kF32);
   partial.prefill(pass);
-  Guarded k_cache("k_cache", {k.rows(), k.cols()}, dtype_of(problem.activation));
-  Guarded v_cache("v_cache", {v.rows(), v.cols()}, dtype_of(problem.activation));
+  Guarded k_cache("k_cache", {k.rows(), k.cols()}, problem.cache_dtype());
+  Guarded v_cache("v_cache", {v.rows(), v.cols()}, problem.cache_dtype());
   for (Guarded* g : {&k_cache, &v_cache}) g->prefill(pass);
   std::memcpy(k_cache.body(), k.view().data, k_cache.bytes());
   std::memcpy(v_cache.body(), v.view().data, v_cache.bytes());
@@ -180,9 +180,16 @@ void Trial<AttentionOp>::State::judge(size_t i, const Launched& l, const Backend
     for (const int64_t place : state.places)
       for (int64_t d = 0; d < width(); ++d) {
         const auto at = static_cast<size_t>(place * width() + d);
-        out.push_back(problem.activation == Activation::kBf16
-                          ? bf16_to_float(reinterpret_cast<const uint16_t*>(cache.data())[at])
-                          : reinterpret_cast<const float*>(cache.data())[at]);
+        switch (problem.cache_dtype()) {
+          case DType::kE4M3:
+            out.push_back(e4m3_to_float(cache[at]));
+            break;
+          case DType::kBF16:
+            out.push_back(bf16_to_float(reinterpret_cast<const uint16_t*>(cache.data())[at]));
+            break;
+          default:
+            out.push_back(reinterpret_cast<const float*>(cache.data())[at]);
+        }
       }
     return out;
   };

@@ -61,8 +61,9 @@ struct Counter {
     const double h = p.hidden, heads = double(p.heads) * p.head_dim, kv = double(p.kv_heads) * p.head_dim;
     const double weights =
         packed(p.qkv_format, p.qkv_rows(), p.hidden) + packed(p.out_format, p.hidden, int64_t{p.heads} * p.head_dim);
-    const double cache = sequences * (kTimedContext + q) * 2 * kv * size(p.activation);
-    const double bytes = weights + cache + n * (h * size(p.activation) + h * 4 + 2 * kv * size(p.activation));
+    const auto cached = static_cast<double>(size_of(p.cache_dtype()));
+    const double cache = sequences * (kTimedContext + q) * 2 * kv * cached;
+    const double bytes = weights + cache + n * (h * size(p.activation) + h * 4 + 2 * kv * cached);
     const double pairs = sequences * (q * kTimedContext + q * (q + 1) / 2);  // of a row and a key that it sees
     return {bytes, 2 * n * h * (p.qkv_rows() + heads) + 4 * heads * pairs, bytes};
   }

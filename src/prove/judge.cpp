@@ -23,6 +23,7 @@ struct Format {
   int bits;      // significant bits
   int exponent;  // smallest exponent in frexp's convention
   double largest;
+  bool saturates = false;  // what lies beyond becomes the largest
 };
 
 Format format_of(DType dtype) {
@@ -31,6 +32,8 @@ Format format_of(DType dtype) {
       return {24, -125, 0x1.fffffep127};
     case DType::kBF16:
       return {8, -125, 0x1.fep127};
+    case DType::kE4M3:
+      return {4, -5, 448, true};
     default:
       fail(Code::kInternal, fmt::format("judge: no rule for outputs of {}", name_of(dtype)));
   }
@@ -40,10 +43,12 @@ struct Scale {  // what depends on the format alone, looked up once per output
   explicit Scale(DType dtype)
       : least(std::ldexp(1.0, format_of(dtype).exponent - 1)),
         step(std::ldexp(1.0, 1 - format_of(dtype).bits)),
-        largest(format_of(dtype).largest) {}
+        largest(format_of(dtype).largest),
+        saturates(format_of(dtype).saturates) {}
   double least;  // smallest normal number: below it the step stays the same
   double step;   // distance of neighbours at one
   double largest;
+  bool saturates;
 
   // The power of two at or below |x|: its bits without sign and mantissa, so 0 for zero and double subnormals.
   static double power_below(double x) {
@@ -51,10 +56,12 @@ struct Scale {  // what depends on the format alone, looked up once per output
   }
   double quantum(double x) const { return std::min(std::max(power_below(x), least), 0x1p1023) * step; }
   // Adding 1.5 * 2^52 steps leaves no bit below a step; the sum is rounded as the machine rounds, to nearest even.
-  double rounded(double x) const {
+  double rounded(double of) const {
+    const double x = in_range(of);
     const double shift = quantum(x) * 0x1.8p52, y = (x + shift) - shift;
     return std::fabs(x) < 0x1p128 && !(std::fabs(y) > largest) ? y : std::isnan(x) ? x : std::copysign(kInfinity, x);
   }
+  double in_range(double x) const { return saturates && std::fabs(x) > largest ? std::copysign(largest, x) : x; }
   double half(double expected, double got) const {
     const double q = quantum(got), size = std::fabs(got);
     const bool power = size == power_below(got) && size > least;
@@ -87,9 +94,10 @@ double quantum(double x, DType dtype) { return Scale(dtype).quantum(x); }
 double rounded(double x, DType dtype) { return Scale(dtype).rounded(x); }
 
 double excess(double expected, double got, DType dtype) {
-  const double distance = std::fabs(got - expected);
+  const Scale scale(dtype);
+  const double distance = std::fabs(got - scale.in_range(expected));
   if (std::isnan(distance)) return distance;
-  return std::max(distance - Scale(dtype).half(expected, got), 0.0);
+  return std::max(distance - scale.half(expected, got), 0.0);
 }
 
 ElementResult element(const Expected& e, std::span<const float> got) {
@@ -99,7 +107,7 @@ ElementResult element(const Expected& e, std::span<const float> got) {
   for (int64_t row = 0, i = 0; row < e.rows; ++row) {
     for (int64_t col = 0; col < e.cols; ++col, ++i) {
       const auto at = static_cast<size_t>(i);
-      const double g = got[at], v = e.value[at], distance = std::fabs(g - v);
+      const double g = got[at], v = scale.in_range(e.value[at]), distance = std::fabs(g - v);
       double sigmas = 0;
       const double jump = e.jump[at] + kFloor;
       if (!(distance <= jump)) {

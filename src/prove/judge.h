@@ -19,7 +19,7 @@ inline constexpr double kNoise = 4;     // allowed ratio of squared residuals to
 
 // Distance of neighbouring values of the format at x (subnormals included; at zero the smallest subnormal).
 double quantum(double x, DType dtype);
-// x rounded once, to nearest even; beyond the largest finite value: infinity.
+// x rounded once, to nearest even; beyond the largest finite value: infinity, of e4m3 the largest.
 double rounded(double x, DType dtype);
 // How far `expected` lies outside the interval of reals that round to `got`; NaN when either is NaN.
 double excess(double expected, double got, DType dtype);

@@ -19,7 +19,7 @@ struct Writer {
   json out;
   template <class T>
   void operator()(const char* name, T& value) {
-    if constexpr (std::is_same_v<T, WeightFormat> || std::is_same_v<T, Activation>)
+    if constexpr (std::is_same_v<T, WeightFormat> || std::is_same_v<T, Activation> || std::is_same_v<T, CacheFormat>)
       out[name] = name_of(value);
     else
       out[name] = value;
@@ -45,6 +45,10 @@ struct Reader {
     } else if constexpr (std::is_same_v<T, Activation>) {
       for (const Activation a : {Activation::kF32, Activation::kBf16})
         if (at->is_string() && name_of(a) == at->template get_ref<const std::string&>()) return void(value = a);
+      wrong();
+    } else if constexpr (std::is_same_v<T, CacheFormat>) {
+      for (const CacheFormat c : {CacheFormat::kActivation, CacheFormat::kE4M3})
+        if (at->is_string() && name_of(c) == at->template get_ref<const std::string&>()) return void(value = c);
       wrong();
     } else if constexpr (std::is_same_v<T, bool>) {
       if (!at->is_boolean()) wrong();
@@ -83,7 +87,7 @@ void fields(F& f, AttentionProblem& p) {
   f("hidden", p.hidden), f("heads", p.heads), f("kv_heads", p.kv_heads), f("head_dim", p.head_dim);
   f("rotary_dim", p.rotary_dim), f("gate", p.gate), f("qk_norm", p.qk_norm), f("norm_plus_one", p.norm_plus_one);
   f("eps", p.eps), f("qkv_format", p.qkv_format), f("out_format", p.out_format), f("activation", p.activation);
-  f("block_size", p.block_size);
+  f("cache", p.cache), f("block_size", p.block_size);
 }
 template <class F>
 void fields(F& f, GdnProblem& p) {

@@ -34,8 +34,15 @@ std::string percent_decoded(std::string_view text) {
 }  // namespace
 
 Json Api::model_json() const {
-  return {{"id", options_.served_name}, {"object", "model"},     {"created", started_},
-          {"owned_by", "mettle"},       {"root", model_.name()}, {"max_model_len", engine_.info().context_length}};
+  const EngineInfo& info = engine_.info();
+  return {{"id", options_.served_name},
+          {"object", "model"},
+          {"created", started_},
+          {"owned_by", "mettle"},
+          {"root", model_.name()},
+          {"max_model_len", info.context_length},
+          {"dense_dtype", name_of(info.dense)},
+          {"kv_cache_dtype", kv_cache_name(info)}};
 }
 
 void Api::models(Call& call) {

@@ -70,6 +70,10 @@ Json guard_json(const EngineStats& stats, const ServingPlan& serving) {
 
 }  // namespace
 
+std::string_view kv_cache_name(const EngineInfo& info) {
+  return info.kv_cache == DType::kE4M3 ? name_of(CacheFormat::kE4M3) : name_of(info.kv_cache);
+}
+
 Json quarantines_json(const ServingPlan& serving) {
   Json out = Json::array();
   for (const Quarantine& q : serving.quarantines) out.push_back({{"op", q.op}, {"backend", q.backend}, {"why", q.why}});
@@ -85,6 +89,11 @@ Json plan_json(const std::string& model, const EngineInfo& info, const EngineSta
           {"status", status},
           {"architecture", info.architecture},
           {"activation", name_of(info.activation)},
+          {"dense_dtype", name_of(info.dense)},
+          {"requantised", info.requantised},
+          {"kv_cache_dtype", kv_cache_name(info)},
+          {"kv_scaled_layers", info.scaled_layers},
+          {"attention_layers", info.attention_layers},
           {"tp_size", info.tp_size},
           {"threads", info.threads},
           {"context_length", info.context_length},

@@ -3,6 +3,7 @@
 #pragma once
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 
 #include "engine/engine.h"
 
@@ -10,6 +11,7 @@ namespace mettle {
 
 nlohmann::ordered_json plan_json(const std::string& model, const EngineInfo& info, const EngineStats& stats,
                                  const ServingPlan& serving);
+std::string_view kv_cache_name(const EngineInfo& info);  // f32, bf16, fp8_e4m3
 nlohmann::ordered_json quarantines_json(const ServingPlan& serving);
 
 }  // namespace mettle

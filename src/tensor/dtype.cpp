@@ -58,20 +58,16 @@ float f16_to_float(uint16_t bits) {
 float e4m3_to_float(uint8_t code) { return (code & 0x7F) == 0x7F ? std::bit_cast<float>(0x7FC00000u) : kE4M3[code]; }
 
 uint8_t float_to_e4m3(float value) {
-  if (std::isnan(value)) return 0x7F;
-  const uint8_t sign = std::signbit(value) ? 0x80 : 0;
-  const float a = std::fabs(value);
-  if (a >= kE4M3Max) return sign | 0x7E;
-  int exponent = 0;
-  std::frexp(a, &exponent);
-  // Step of the format at a: 2^(exponent - 4) for normals (3 mantissa bits), 2^-9 below 2^-6.
-  const int step = a < 0.015625f ? -9 : exponent - 4;
-  const float units = std::nearbyint(std::ldexp(a, -step));
-  const float rounded = std::ldexp(units, step);
-  if (rounded < 0.015625f) return sign | static_cast<uint8_t>(units);
-  std::frexp(rounded, &exponent);
-  const int mantissa = static_cast<int>(std::ldexp(rounded, 4 - exponent)) - 8;
-  return sign | static_cast<uint8_t>(((exponent + 6) << 3) | mantissa);
+  const uint32_t bits = std::bit_cast<uint32_t>(value), a = bits & 0x7FFFFFFFu;
+  if (a > 0x7F800000u) return 0x7F;
+  const auto sign = static_cast<uint8_t>(bits >> 24 & 0x80u);
+  if (a >= std::bit_cast<uint32_t>(kE4M3Max)) return sign | 0x7E;
+  if (a < std::bit_cast<uint32_t>(0x1p-6f)) {  // subnormal: the sum keeps multiples of 2^-9, and so does the code
+    const float units = std::bit_cast<float>(a) + 0x1p14f;
+    return sign | static_cast<uint8_t>(std::bit_cast<uint32_t>(units) - std::bit_cast<uint32_t>(0x1p14f));
+  }
+  const uint32_t rounded = a + 0x7FFFFu + (a >> 20 & 1u);  // three bits of fraction; a carry moves the exponent
+  return sign | static_cast<uint8_t>((rounded >> 20) - (120u << 3));
 }
 
 uint8_t float_to_e2m1(float value) {

@@ -71,6 +71,17 @@ enum class F {
   kOutTruncated,
   kLastHeadSkipped,
   kOneHeadTenthPercent,
+  // an E4M3 cache
+  kCacheKScaleForgotten,
+  kCacheVScaleForgotten,
+  kCacheKScaleTwice,
+  kCacheVScaleTwice,
+  kCacheScalesSwapped,
+  kCacheStoredUnscaled,
+  kCacheReadAsE5M2,
+  kCacheOverflowsToNan,
+  kCacheTruncates,
+  kCacheFlushesSubnormals,
 };
 
 float bf16(float x) { return bf16_to_float(float_to_bf16(x)); }
@@ -128,15 +139,34 @@ struct Core {
     return ((int64_t{s.block_table[index]} * p.block_size + position % p.block_size) * p.kv_heads + kv_head) *
            p.head_dim;
   }
-  static void store(const TensorView& cache, int64_t at, const float* from, int count) {
+  uint8_t code_of(float x) const {
+    uint8_t code = float_to_e4m3(x);
+    if (fault == F::kCacheOverflowsToNan && std::fabs(x) >= 464) code = 0x7F;
+    if (fault == F::kCacheTruncates && std::fabs(e4m3_to_float(code)) > std::fabs(x)) --code;
+    if (fault == F::kCacheFlushesSubnormals && (code & 0x7F) < 8) code &= 0x80;
+    return code;
+  }
+  // The scale of k or v, as the fault has it.
+  float scale_of(bool is_v) const {
+    const AttentionWeights& w = *a.weights;
+    return is_v != (fault == F::kCacheScalesSwapped) ? w.v_scale : w.k_scale;
+  }
+  void store(const TensorView& cache, int64_t at, const float* from, int count, bool is_v) const {
     for (int i = 0; i < count; ++i)
       if (cache.dtype == DType::kF32)
         cache.as<float>()[at + i] = from[i];
+      else if (cache.dtype == DType::kE4M3)
+        cache.as<uint8_t>()[at + i] = code_of(fault == F::kCacheStoredUnscaled ? from[i] : from[i] / scale_of(is_v));
       else
         cache.as<uint16_t>()[at + i] = float_to_bf16(from[i]);
   }
-  static float load(const TensorView& cache, int64_t at) {
-    return cache.dtype == DType::kF32 ? cache.as<float>()[at] : bf16_to_float(cache.as<uint16_t>()[at]);
+  float load(const TensorView& cache, int64_t at) const {
+    if (cache.dtype == DType::kF32) return cache.as<float>()[at];
+    if (cache.dtype != DType::kE4M3) return bf16_to_float(cache.as<uint16_t>()[at]);
+    const uint8_t code = cache.as<uint8_t>()[at];
+    if (fault == F::kCacheReadAsE5M2)  // the upper half of an F16
+      return f16_to_float(static_cast<uint16_t>(uint32_t{code} << 8));
+    return e4m3_to_float(code);
   }
 
   void attend(const BatchSequence& s, int64_t position, int head, const float* q, float* out) const {
@@ -147,6 +177,8 @@ struct Core {
     if (fault == F::kQNotScaled) scale = 1;
     if (fault == F::kScaleOfHalfHead) scale *= std::sqrt(2.f);
     if (fault == F::kScaleOff) scale *= 1.0005f;
+    if (fault != F::kCacheKScaleForgotten) scale *= scale_of(false);
+    if (fault == F::kCacheKScaleTwice) scale *= scale_of(false);
     int64_t first = 0, keys = position + 1;
     // A key that was never written is NaN: the mask looks ahead only inside the sequence.
     if (fault == F::kMaskSeesNext) keys = std::min<int64_t>(keys + 1, s.ctx_len + s.q_len);
@@ -186,7 +218,11 @@ struct Core {
       const int64_t at = cache_at(s, fault == F::kVOfPositionBefore && j > 0 ? j - 1 : j, kv_head);
       for (int d = 0; d < p.head_dim; ++d) out[d] += e * load(a.v_cache, at + d);
     }
-    for (int d = 0; d < p.head_dim; ++d) out[d] /= denominator;
+    for (int d = 0; d < p.head_dim; ++d) {
+      out[d] /= denominator;
+      if (fault != F::kCacheVScaleForgotten) out[d] *= scale_of(true);
+      if (fault == F::kCacheVScaleTwice) out[d] *= scale_of(true);
+    }
     if (fault == F::kLastHeadSkipped && head == p.heads - 1) std::fill_n(out, p.head_dim, 0.f);
     if (fault == F::kOneHeadTenthPercent && head == p.heads / 2)
       for (int d = 0; d < p.head_dim; ++d) out[d] *= 1.001f;
@@ -226,8 +262,8 @@ void run_rows(const A& a, int first, int rows, std::span<const int32_t> sequence
       else
         both(w.k_norm, k, true);
       const int64_t at = core.cache_at(sequence_of(i), position, h);
-      Core::store(a.k_cache, at, k, p.head_dim);
-      Core::store(a.v_cache, at, qkv[i] + values_at + h * p.head_dim, p.head_dim);
+      core.store(a.k_cache, at, k, p.head_dim, false);
+      core.store(a.v_cache, at, qkv[i] + values_at + h * p.head_dim, p.head_dim, true);
     }
   });
   for_each(stream, int64_t{rows} * p.heads, [&](int64_t item) {
@@ -349,6 +385,16 @@ constexpr Fault<AttentionOp> kFaults[] = {
     {"core_truncated", copy<F::kOutTruncated>},
     {"last_head_skipped", copy<F::kLastHeadSkipped>},
     {"one_head_a_permille_off", copy<F::kOneHeadTenthPercent>},
+    {"cache_k_scale_forgotten", copy<F::kCacheKScaleForgotten>},
+    {"cache_v_scale_forgotten", copy<F::kCacheVScaleForgotten>},
+    {"cache_k_scale_twice", copy<F::kCacheKScaleTwice>},
+    {"cache_v_scale_twice", copy<F::kCacheVScaleTwice>},
+    {"cache_scales_swapped", copy<F::kCacheScalesSwapped>},
+    {"cache_stored_unscaled", copy<F::kCacheStoredUnscaled>},
+    {"cache_read_as_e5m2", copy<F::kCacheReadAsE5M2>},
+    {"cache_overflows_to_nan", copy<F::kCacheOverflowsToNan>},
+    {"cache_truncates", copy<F::kCacheTruncates>},
+    {"cache_flushes_subnormals", copy<F::kCacheFlushesSubnormals>},
     {"last_context_one_shorter", last_context_one_shorter},
     {"table_of_first_sequence", table_of_first_sequence},
     {"foreign_block_written", foreign_block_written},

@@ -22,7 +22,7 @@ constexpr int kNaiveMs = 10'000;
 const Geometry& geometry_of(const std::string& name) {
   for (const Geometry& g : geometries())
     if (g.name == name) return g;
-  fail(Code::kInvalidRequest, fmt::format("--geometry: no \"{}\"; there are 397b and 35b", name));
+  fail(Code::kInvalidRequest, fmt::format("--geometry: no \"{}\"; there are 397b, 35b and fp8_cache", name));
 }
 
 // Outputs of a launch, gathered by a backend that runs another.
@@ -93,7 +93,7 @@ void naive_of(const Problem& problem) {
   const Tactic tactic = healthy.tactics(problem, device).back();
   std::vector<std::vector<float>> want;
   for (const int rows : kNaiveRows) want.push_back(Tap<Op>::outputs(trial, healthy, tactic, rows));
-  const Candidates all = planted([](const Name& n) { return n.op == Op::kName; });
+  const Candidates all = planted([&](const Name& n) { return n.op == Op::kName && shows(n.name, problem); });
   for (const Backend<Op>* b : all.of<Op>()) {
     const bool passes = alone([&] {
       team.emplace(2);

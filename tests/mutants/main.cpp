@@ -68,7 +68,7 @@ class Runner {
 
   void faults(const Geometry& g, const AnyProblem& problem) {
     const std::string op(op_name_of(problem));
-    const auto wanted = [&](const Name& n) { return n.op == op && chosen(n); };
+    const auto wanted = [&](const Name& n) { return n.op == op && chosen(n) && shows(n.name, problem); };
     if (std::none_of(chosen_.begin(), chosen_.end(), wanted)) return;
     const auto begin = Clock::now();
     Candidates candidates;

@@ -75,6 +75,12 @@ Candidates healthy() {
   return c;
 }
 
+bool shows(std::string_view fault, const AnyProblem& problem) {
+  const auto* attention = std::get_if<AttentionProblem>(&problem);
+  const bool codes = attention != nullptr && attention->cache == CacheFormat::kE4M3;
+  return fault.starts_with("cache_") == codes;
+}
+
 const std::vector<Geometry>& geometries() {
   static const std::vector<Geometry> all = [] {
     Geometry large{"397b", {}}, small{"35b", {}};
@@ -108,7 +114,11 @@ const std::vector<Geometry>& geometries() {
         GdnProblem{.hidden = 256, .key_heads = 2, .value_heads = 4, .dk = 128, .dv = 128},
         SampleProblem{.vocab = 248'320 / 64, .usable = 248'077 / 64},
     };
-    return std::vector<Geometry>{large, small};
+    Geometry codes{"fp8_cache", {}};  // for the faults of such a cache
+    AttentionProblem coded = std::get<AttentionProblem>(small.problems[4]);
+    coded.cache = CacheFormat::kE4M3;
+    codes.problems = {coded};
+    return std::vector<Geometry>{large, small, codes};
   }();
   return all;
 }

@@ -38,6 +38,9 @@ Candidates planted(const std::function<bool(const Name&)>& wanted);
 // All healthy backends of the CPU, and the copies without a fault.
 Candidates healthy();
 
+// Whether the fault can be seen in this problem: those of an E4M3 cache in problems with one, all others elsewhere.
+bool shows(std::string_view fault, const AnyProblem& problem);
+
 // Slices of a model's geometry: real widths where a kernel's loops run, fewer heads, experts' columns and vocabulary.
 struct Geometry {
   std::string_view name;

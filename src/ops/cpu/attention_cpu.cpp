@@ -40,8 +40,9 @@ Scratch carve(reference::Carver& c, const Plan& plan, const AttentionProblem& p,
                             plan.out.panel_bytes(cpu::shape_of(p.out_format, p.hidden, core)));
   s.panel_stride = (s.panel_stride + 63) & ~size_t{63};
   s.panels = c.take<uint8_t>(static_cast<int64_t>(s.panel_stride) * members);
-  s.block_stride =
-      (static_cast<size_t>(2 * cpu::kMaxQueries * p.head_dim) + cpu::attend_scratch(p.head_dim) + 15) & ~size_t{15};
+  s.block_stride = (static_cast<size_t>(2 * cpu::kMaxQueries * p.head_dim) +
+                    cpu::attend_scratch(p.head_dim, p.cache == CacheFormat::kE4M3) + 15) &
+                   ~size_t{15};
   s.block = c.take<float>(static_cast<int64_t>(s.block_stride) * members);
   return s;
 }
@@ -119,6 +120,11 @@ class Run {
     const int64_t slot = int64_t{s.block_table[at / p_.block_size]} * p_.block_size + at % p_.block_size;
     const int64_t values = int64_t{p_.kv_heads} * dim;
     const bool bf16 = p_.activation == Activation::kBf16;
+    if (p_.cache == CacheFormat::kE4M3) {
+      kernels_.to_e4m3(k, a_.weights->k_scale, a_.k_cache.as<uint8_t>() + slot * values, values);
+      kernels_.to_e4m3(v, a_.weights->v_scale, a_.v_cache.as<uint8_t>() + slot * values, values);
+      return;
+    }
     const int64_t offset = slot * values * (bf16 ? 2 : 4);
     kernels_.round_to(k, a_.k_cache.as<uint8_t>() + offset, values, bf16, bf16);
     kernels_.round_to(v, a_.v_cache.as<uint8_t>() + offset, values, bf16, bf16);
@@ -153,7 +159,7 @@ class Run {
     const int dim = p_.head_dim;
     float* q = s_.block + static_cast<size_t>(member) * s_.block_stride;
     float* out = q + cpu::kMaxQueries * dim;
-    const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(dim)));
+    const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(dim))) * a_.weights->k_scale;
     int32_t limit[cpu::kMaxQueries];
     int n = 0;
     for (int r = 0; r < rows; ++r)
@@ -163,7 +169,8 @@ class Run {
         limit[n] = position(row + r) + 1;
       }
     cpu::AttendArgs args{.queries = n, .head_dim = dim, .q = q, .limit = limit, .max_limit = limit[n - 1]};
-    const int64_t start = int64_t{kv} * dim * (p_.activation == Activation::kBf16 ? 2 : 4);
+    const DType cached = p_.cache_dtype();
+    const int64_t start = int64_t{kv} * dim * static_cast<int64_t>(size_of(cached));
     args.k_cache = a_.k_cache.as<uint8_t>() + start;
     args.v_cache = a_.v_cache.as<uint8_t>() + start;
     args.block_table = s.block_table;
@@ -172,11 +179,14 @@ class Run {
     args.block_stride = args.key_stride * p_.block_size;
     args.out = out;
     args.scratch = out + cpu::kMaxQueries * dim;
-    (p_.activation == Activation::kBf16 ? kernels_.attend_bf16 : kernels_.attend_f32)(args);
+    (cached == DType::kE4M3   ? kernels_.attend_e4m3
+     : cached == DType::kBF16 ? kernels_.attend_bf16
+                              : kernels_.attend_f32)(args);
     n = 0;
     for (int r = 0; r < rows; ++r)
       for (int h = 0; h < heads; ++h, ++n) {
         float* o = out + n * dim;
+        for (int d = 0; cached == DType::kE4M3 && d < dim; ++d) o[d] *= a_.weights->v_scale;
         if (p_.gate) {
           kernels_.sigmoid(s_.qkv + int64_t{row + r} * p_.qkv_rows() + int64_t{head + h} * head_stride() + dim, q, dim);
           for (int d = 0; d < dim; ++d) o[d] *= q[d];

@@ -55,36 +55,45 @@ int64_t cache_at(const AttentionProblem& p, const BatchSequence& s, int64_t posi
   return ((block * p.block_size + position % p.block_size) * p.kv_heads + kv_head) * p.head_dim;
 }
 
-void store(const TensorView& cache, int64_t at, const float* from, int count) {
+void store(const TensorView& cache, int64_t at, const float* from, int count, float scale) {
   for (int i = 0; i < count; ++i) {
     if (cache.dtype == DType::kF32) {
       cache.as<float>()[at + i] = from[i];
+    } else if (cache.dtype == DType::kE4M3) {
+      cache.as<uint8_t>()[at + i] = float_to_e4m3(from[i] / scale);
     } else {
       cache.as<uint16_t>()[at + i] = float_to_bf16(from[i]);
     }
   }
 }
 
+// Without the cache's scale, which multiplies the sums.
 float load(const TensorView& cache, int64_t at) {
+  if (cache.dtype == DType::kE4M3) return e4m3_to_float(cache.as<uint8_t>()[at]);
   return cache.dtype == DType::kF32 ? cache.as<float>()[at] : bf16_to_float(cache.as<uint16_t>()[at]);
 }
 
-float score(const TensorView& cache, int64_t at, const float* q, int count) {
-  if (cache.dtype == DType::kF32) return reference::dot(q, cache.as<float>() + at, count);
-  const uint16_t* k = cache.as<uint16_t>() + at;
+template <class T, class Widen>
+float dot(const float* q, const T* k, int count, Widen widen) {
   float parts[16] = {};
   int i = 0;
   for (; i + 16 <= count; i += 16)
-    for (int j = 0; j < 16; ++j) parts[j] += q[i + j] * bf16_to_float(k[i + j]);
-  for (; i < count; ++i) parts[i % 16] += q[i] * bf16_to_float(k[i]);
+    for (int j = 0; j < 16; ++j) parts[j] += q[i + j] * widen(k[i + j]);
+  for (; i < count; ++i) parts[i % 16] += q[i] * widen(k[i]);
   float sum = 0;
   for (const float part : parts) sum += part;
   return sum;
 }
 
+float score(const TensorView& cache, int64_t at, const float* q, int count) {
+  if (cache.dtype == DType::kF32) return reference::dot(q, cache.as<float>() + at, count);
+  if (cache.dtype == DType::kE4M3) return dot(q, cache.as<uint8_t>() + at, count, e4m3_to_float);
+  return dot(q, cache.as<uint16_t>() + at, count, bf16_to_float);
+}
+
 void attend(const AttentionArgs& a, const BatchSequence& s, int64_t keys, int kv_head, const float* q, float* out) {
   const AttentionProblem& p = a.problem;
-  const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(p.head_dim)));
+  const float scale = static_cast<float>(1 / std::sqrt(static_cast<double>(p.head_dim))) * a.weights->k_scale;
   float top = -INFINITY, sum = 0, probability[kKeys];
   std::fill_n(out, p.head_dim, 0.f);
   for (int64_t begin = 0; begin < keys; begin += kKeys) {
@@ -105,7 +114,7 @@ void attend(const AttentionArgs& a, const BatchSequence& s, int64_t keys, int kv
       for (int d = 0; d < p.head_dim; ++d) out[d] += e * load(a.v_cache, at + d);
     }
   }
-  for (int d = 0; d < p.head_dim; ++d) out[d] /= sum;
+  for (int d = 0; d < p.head_dim; ++d) out[d] = out[d] / sum * a.weights->v_scale;
 }
 
 void run_rows(const AttentionArgs& a, int first, int rows, const Scratch& s, Stream& stream) {
@@ -134,8 +143,8 @@ void run_rows(const AttentionArgs& a, int first, int rows, const Scratch& s, Str
       float* k = s.qkv[i] + keys_at + h * p.head_dim;
       norm_and_rotate(p, w.k_norm, s.cosines[i], s.sines[i], k);
       const int64_t at = cache_at(p, sequence_of(i), position, h);
-      store(a.k_cache, at, k, p.head_dim);
-      store(a.v_cache, at, s.qkv[i] + values_at + h * p.head_dim, p.head_dim);
+      store(a.k_cache, at, k, p.head_dim, w.k_scale);
+      store(a.v_cache, at, s.qkv[i] + values_at + h * p.head_dim, p.head_dim, w.v_scale);
     }
   });
   for_each(stream, static_cast<int64_t>(rows) * p.heads, [&](int64_t item) {

@@ -35,7 +35,8 @@ Verdict supports(const AttentionProblem& p, const Device& device) {
   if (p.rotary_dim < 0 || p.rotary_dim % 2 != 0 || p.rotary_dim > p.head_dim)
     return refuse(VerdictCode::kShapeUnsupported, fmt::format("rotary {} of {}", p.rotary_dim, p.head_dim),
                   "even, at most the head");
-  if (const auto need = static_cast<size_t>(cuda::tile_shared_bytes(p.head_dim)); device.shared_per_block < need)
+  if (const auto need = static_cast<size_t>(cuda::tile_shared_bytes(p.head_dim, p.cache == CacheFormat::kE4M3));
+      device.shared_per_block < need)
     return refuse(VerdictCode::kSmemTooSmall, fmt::format("{} bytes a block", device.shared_per_block),
                   fmt::format("{} bytes for head_dim {}", need, p.head_dim));
   if (Verdict v = cuda_weight("qkv", p.qkv_format, p.hidden); !v.ok()) return v;
@@ -63,7 +64,11 @@ void run(const Tactic&, const AttentionArgs& a, Stream& stream) {
   s.qk_norm = p.qk_norm;
   s.plus_one = p.norm_plus_one;
   s.eps = p.eps;
-  s.exponent = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(p.head_dim)));
+  s.exponent = static_cast<float>(1.4426950408889634 / std::sqrt(static_cast<double>(p.head_dim)) *
+                                  static_cast<double>(w.k_scale));
+  s.codes = p.cache == CacheFormat::kE4M3;
+  s.k_scale = w.k_scale;
+  s.v_scale = w.v_scale;
   s.sequence = batch.sequence;
   s.row_sequence = batch.row_sequence;
   s.row_position = batch.row_position;
@@ -71,8 +76,8 @@ void run(const Tactic&, const AttentionArgs& a, Stream& stream) {
   s.q_norm = w.q_norm.data();
   s.k_norm = w.k_norm.data();
   s.inv_freq = w.inv_freq.data();
-  s.k_cache = a.k_cache.as<uint16_t>();
-  s.v_cache = a.v_cache.as<uint16_t>();
+  s.k_cache = a.k_cache.data;
+  s.v_cache = a.v_cache.data;
   cuda::attention_flash(s, w, a.x.as<uint16_t>(), a.partial.as<float>(), stream.cuda);
 }
 #endif

@@ -1,5 +1,6 @@
 #include "ops/cuda/attention_flash.h"
 
+#include "ops/cuda/device/cache_codes.cuh"
 #include "ops/cuda/device/float_math.cuh"
 #include "ops/cuda/device/ptx.cuh"
 #include "ops/cuda/launch.h"
@@ -24,9 +25,20 @@ __global__ __launch_bounds__(kWarps * 32) void attention_prepare_kernel(Attentio
   const float* from =
       a.qkv + int64_t{row} * a.qkv_width() + (is_q ? unit * stride : a.heads * stride + (unit - a.heads) * d);
   uint16_t* to = a.q + (int64_t{row} * a.heads + unit) * d;
-  if (!is_q && sequence >= 0)
-    to = (is_v ? a.v_cache : a.k_cache) +
-         a.cache_at(a.blocks + a.sequence[sequence].block_begin, position, (unit - a.heads) % a.kv_heads);
+  uint8_t* codes = nullptr;
+  const float code_scale = is_v ? a.v_scale : a.k_scale;
+  if (!is_q && sequence >= 0) {
+    void* cache = is_v ? a.v_cache : a.k_cache;
+    const int64_t at = a.cache_at(a.blocks + a.sequence[sequence].block_begin, position, (unit - a.heads) % a.kv_heads);
+    to = static_cast<uint16_t*>(cache) + at;
+    if (a.codes) codes = static_cast<uint8_t*>(cache) + at;
+  }
+  const auto put = [&](int i, float x) {
+    if (codes != nullptr)
+      codes[i] = to_code(x / code_scale);
+    else
+      to[i] = to_bf16(x);
+  };
   float factor[kMine];
 #pragma unroll
   for (int j = 0; j < kMine; ++j) {
@@ -53,7 +65,7 @@ __global__ __launch_bounds__(kWarps * 32) void attention_prepare_kernel(Attentio
   if (is_v) {
 #pragma unroll
     for (int j = 0; j < kMine; ++j)
-      if (lane + 32 * j < d) to[lane + 32 * j] = to_bf16(value[j]);
+      if (lane + 32 * j < d) put(lane + 32 * j, value[j]);
     return;
   }
   float* head = heads[threadIdx.x / 32];
@@ -73,7 +85,7 @@ __global__ __launch_bounds__(kWarps * 32) void attention_prepare_kernel(Attentio
       turned = turned * cosines[i] - head[i + half] * sines[i];
     else if (i < a.rotary_dim)
       turned = turned * cosines[i - half] + head[i - half] * sines[i - half];
-    to[i] = to_bf16(turned);
+    put(i, turned);
   }
 }
 

@@ -28,11 +28,13 @@ struct AttentionFlash {
   int heads = 0, kv_heads = 0, head_dim = 0, rotary_dim = 0, block_size = 16;
   bool gate = false, qk_norm = true, plus_one = false;
   float eps = 0;
-  float exponent = 0;  // log2(e) / sqrt(head_dim)
+  float exponent = 0;  // log2(e) / sqrt(head_dim) * k_scale
+  bool codes = false;  // the caches hold E4M3, else bf16
+  float k_scale = 1, v_scale = 1;
   const DeviceSequence* sequence = nullptr;
   const int32_t *row_sequence = nullptr, *row_position = nullptr, *blocks = nullptr;
   const float *q_norm = nullptr, *k_norm = nullptr, *inv_freq = nullptr;
-  uint16_t *k_cache = nullptr, *v_cache = nullptr;
+  void *k_cache = nullptr, *v_cache = nullptr;
   // Scratch.
   float* qkv = nullptr;         // [rows, qkv_rows]
   uint16_t* q = nullptr;        // [rows, heads, head_dim] bf16 after norm and rotary
@@ -75,7 +77,10 @@ inline int64_t launched_tiles(const AttentionFlash& a) {
   return all / kTileRows + std::min<int64_t>(a.sequences, all / (kFewPacked + 1));
 }
 // Shared memory of a block of the tiles kernel.
-inline constexpr int tile_shared_bytes(int head_dim) { return (kTileRows + 4 * kTileKeys) * head_dim * 2; }
+// Queries and two stages of keys and values; of codes one stage, and the next codes.
+inline constexpr int tile_shared_bytes(int head_dim, bool codes) {
+  return codes ? (kTileRows * 2 + 2 * kTileKeys * 3) * head_dim : (kTileRows + 4 * kTileKeys) * head_dim * 2;
+}
 
 void attention_flash(const AttentionFlash& a, const AttentionWeights& weights, const uint16_t* x, float* partial,
                      void* stream);

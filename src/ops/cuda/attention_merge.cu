@@ -72,6 +72,7 @@ __global__ __launch_bounds__(256) void attention_merge_kernel(AttentionFlash a, 
   float o = 0;
 #pragma unroll
   for (int i = 0; i < kGroups; ++i) o += reinterpret_cast<const float*>(sums[i])[tid];
+  o *= a.v_scale;
   if (a.gate) o *= sigmoid(gate);
   a.core[(int64_t{row} * a.heads + head) * HD + tid] = to_bf16(o);
 }

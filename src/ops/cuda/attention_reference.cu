@@ -1,5 +1,6 @@
 #include "ops/cuda/attention_reference.h"
 
+#include "ops/cuda/device/cache_codes.cuh"
 #include "ops/cuda/device/float_math.cuh"
 #include "ops/cuda/launch.h"
 
@@ -63,8 +64,13 @@ __global__ __launch_bounds__(kAppendWarps * 32) void append_kernel(AttentionRefe
   }
   if (query) return;
   const int32_t* table = a.batch.blocks + a.batch.sequence[sequence].block_begin;
-  uint16_t* to = (value ? a.v_cache : a.k_cache) + cache_at(p, table, position, kv_head);
-  for (int d = lane; d < p.head_dim; d += 32) to[d] = to_bf16(head[d]);
+  void* cache = value ? a.v_cache : a.k_cache;
+  const int64_t at = cache_at(p, table, position, kv_head);
+  for (int d = lane; d < p.head_dim; d += 32)
+    if (p.cache == CacheFormat::kE4M3)
+      static_cast<uint8_t*>(cache)[at + d] = to_code(head[d] / (value ? a.v_scale : a.k_scale));
+    else
+      static_cast<uint16_t*>(cache)[at + d] = to_bf16(head[d]);
 }
 
 // What a warp has seen of a (row, head): largest score, sum of exp(score - top), the same sum weighted with v.
@@ -91,10 +97,12 @@ __device__ __forceinline__ void see(Seen& seen, const float (&score)[kKeys], con
 }
 
 // One block per (row, query head): keys in groups of four by position, the groups dealt to the warps in turn, what they
-// have seen joined in warp order.
+// have seen joined in warp order. T: of the caches.
+template <class T>
 __global__ __launch_bounds__(kWarps * 32) void attend_kernel(AttentionReference a) {
   __shared__ float top[kWarps], sum[kWarps], out[kWarps][kReferenceHeadDim];
   const AttentionProblem& p = a.problem;
+  const T *k_cache = static_cast<const T*>(a.k_cache), *v_cache = static_cast<const T*>(a.v_cache);
   const int warp = static_cast<int>(threadIdx.x) / 32, lane = static_cast<int>(threadIdx.x) % 32;
   const int row = static_cast<int>(blockIdx.x) / p.heads, h = static_cast<int>(blockIdx.x) % p.heads;
   uint16_t* core = a.core + (int64_t{row} * p.heads + h) * p.head_dim;
@@ -107,7 +115,7 @@ __global__ __launch_bounds__(kWarps * 32) void attend_kernel(AttentionReference 
   const float* head = a.rows + int64_t{row} * a.qkv.rows + h * heads.stride;
   const int32_t* table = a.batch.blocks + a.batch.sequence[sequence].block_begin;
   const int keys = a.batch.row_position[row] + 1, kv_head = h / (p.heads / p.kv_heads);
-  const float scale = 1.f / sqrtf(static_cast<float>(p.head_dim));
+  const float scale = 1.f / sqrtf(static_cast<float>(p.head_dim)) * a.k_scale;
   float q[kDims];
 #pragma unroll
   for (int i = 0; i < kDims; ++i) q[i] = lane + 32 * i < p.head_dim ? head[lane + 32 * i] : 0.f;
@@ -123,8 +131,8 @@ __global__ __launch_bounds__(kWarps * 32) void attend_kernel(AttentionReference 
       for (int i = 0; i < kDims; ++i) {
         const int d = lane + 32 * i;
         const bool read = there && d < p.head_dim;
-        dot = fmaf(q[i], read ? from_bf16(a.k_cache[at + d]) : 0.f, dot);
-        v[j][i] = read ? from_bf16(a.v_cache[at + d]) : 0.f;
+        dot = fmaf(q[i], read ? cached_value(k_cache, at + d) : 0.f, dot);
+        v[j][i] = read ? cached_value(v_cache, at + d) : 0.f;
       }
       score[j] = there ? dot : -INFINITY;
     }
@@ -145,7 +153,7 @@ __global__ __launch_bounds__(kWarps * 32) void attend_kernel(AttentionReference 
       total = fmaf(share, sum[w], total);
       value = fmaf(share, out[w][d], value);
     }
-    value /= total;
+    value = value / total * a.v_scale;
     core[d] = to_bf16(p.gate ? value * sigmoid(head[p.head_dim + d]) : value);
   }
 }
@@ -165,7 +173,7 @@ void attention_reference(const AttentionReference& a, void* stream) {
   };
   reference_product(a.qkv, a.x, a.rows, rows, stream);
   go((rows * (p.heads + 2 * p.kv_heads) + kAppendWarps - 1) / kAppendWarps, kAppendWarps, append_kernel);
-  go(rows * p.heads, kWarps, attend_kernel);
+  go(rows * p.heads, kWarps, p.cache == CacheFormat::kE4M3 ? attend_kernel<uint8_t> : attend_kernel<uint16_t>);
   reference_product(a.out, a.core, a.partial, rows, stream);
 }
 

@@ -15,7 +15,8 @@ struct AttentionReference {
   p64::Matrix qkv, out;
   const float *q_norm = nullptr, *k_norm = nullptr, *inv_freq = nullptr;
   const uint16_t* x = nullptr;
-  uint16_t *k_cache = nullptr, *v_cache = nullptr;
+  void *k_cache = nullptr, *v_cache = nullptr;  // bf16, or E4M3 codes of these scales
+  float k_scale = 1, v_scale = 1;
   float* partial = nullptr;
   // Scratch.
   float* rows = nullptr;     // [rows, qkv_rows]

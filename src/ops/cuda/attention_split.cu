@@ -1,7 +1,9 @@
 // Sequences of few packed rows: keys split over blocks, each split over four warps, all merged in a fixed order. Keys
 // and values go from the cache straight into the fragments of the tensor cores: with the dimensions of a head permuted
-// (the same way for q and k, and in the columns of the output) a lane's share of a row is 16 contiguous bytes.
+// (the same way for q and k, and in the columns of the output) a lane's share of a row is 16 contiguous bytes, or eight
+// codes, widened in registers.
 #include "ops/cuda/attention_flash.h"
+#include "ops/cuda/device/cache_codes.cuh"
 #include "ops/cuda/device/ptx.cuh"
 #include "ops/cuda/device/softmax.cuh"
 #include "ops/cuda/launch.h"
@@ -20,31 +22,46 @@ struct Running {
   float o[HD / 64][4][NB][4];
 };
 
+template <bool kCodes, int A, int B>
+__device__ __forceinline__ void widen(const Eight<kCodes> (&raw)[A][B], uint4 (&out)[A][B]) {
+  uint32_t nan = 0;
+#pragma unroll
+  for (int i = 0; i < A * B; ++i) {
+    out[i / B][i % B] = raw[i / B][i % B].pairs(false);
+    nan |= raw[i / B][i % B].nan();
+  }
+  if (nan == 0) return;
+#pragma unroll
+  for (int i = 0; i < A * B; ++i) out[i / B][i % B] = raw[i / B][i % B].pairs(true);
+}
+
 // Sixteen keys: scores, softmax step, weighted values.
-template <int HD, int NB>
+template <int HD, int NB, bool kCodes>
 __device__ __forceinline__ void take_keys(Running<HD, NB>& run, const AttentionFlash& a, const uint4* q,
                                           const int32_t* table, int kv_head, int key0, int keys, const int* visible,
                                           int lane) {
   constexpr bool kTogether = HD * NB <= 256;  // room for keys and values at once
   const int g = lane / 4, t = lane % 4;
-  uint4 k[2][HD / 32], v[4][HD / 64];
+  Eight<kCodes> k_raw[2][HD / 32], v_raw[4][HD / 64];
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     const int key = key0 + 8 * n + g;
-    const uint16_t* from = key < keys ? a.k_cache + a.cache_at(table, key, kv_head) + 8 * t : nullptr;
+    const int64_t at = key < keys ? a.cache_at(table, key, kv_head) + 8 * t : 0;
 #pragma unroll
-    for (int c = 0; c < HD / 32; ++c) k[n][c] = ptx::load_activation(from + 32 * c, key < keys);
+    for (int c = 0; c < HD / 32; ++c) k_raw[n][c].load(a.k_cache, at + 32 * c, key < keys);
   }
   const auto load_values = [&] {
 #pragma unroll
     for (int n = 0; n < 4; ++n) {
       const int key = key0 + 2 * t + (n & 1) + 8 * (n >> 1);
-      const uint16_t* from = key < keys ? a.v_cache + a.cache_at(table, key, kv_head) + 8 * g : nullptr;
+      const int64_t at = key < keys ? a.cache_at(table, key, kv_head) + 8 * g : 0;
 #pragma unroll
-      for (int e = 0; e < HD / 64; ++e) v[n][e] = ptx::load_activation(from + 64 * e, key < keys);
+      for (int e = 0; e < HD / 64; ++e) v_raw[n][e].load(a.v_cache, at + 64 * e, key < keys);
     }
   };
   if constexpr (kTogether) load_values();
+  uint4 k[2][HD / 32], v[4][HD / 64];
+  widen(k_raw, k);
 
   float s[2][2][4] = {};  // [8 keys][half of the dims]: two chains each
 #pragma unroll
@@ -61,6 +78,7 @@ __device__ __forceinline__ void take_keys(Running<HD, NB>& run, const AttentionF
     }
   }
   if constexpr (!kTogether) load_values();
+  widen(v_raw, v);
 
   uint32_t p[NB][2];
   float keep[NB];
@@ -112,21 +130,21 @@ __device__ __forceinline__ void take_keys(Running<HD, NB>& run, const AttentionF
 }
 
 // The first keys of a split and their values on their way to L2.
-template <int HD>
+template <int HD, bool kCodes>
 __device__ __forceinline__ void prefetch_keys(const AttentionFlash& a, const int32_t* table, int kv_head, int begin,
                                               int end) {
-  constexpr int kLines = HD * 2 / 128;
+  constexpr int kBytes = kCodes ? 1 : 2, kLines = HD * kBytes > 128 ? HD * kBytes / 128 : 1;
   for (int i = static_cast<int>(threadIdx.x); i < kSplitKeys * kLines; i += kWarps * 32) {
     const int key = begin + i / kLines;
     if (key >= end) break;
-    const int64_t at = a.cache_at(table, key, kv_head) + i % kLines * 64;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(a.k_cache + at));
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(a.v_cache + at));
+    const int64_t at = a.cache_at(table, key, kv_head) * kBytes + i % kLines * 128;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(a.k_cache) + at));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(a.v_cache) + at));
   }
 }
 
 // blockIdx: sequence, kv head, split. NB: blocks of eight packed rows.
-template <int HD, int NB>
+template <int HD, int NB, bool kCodes>
 __global__ __launch_bounds__(kWarps * 32, 2) void attention_split_kernel(AttentionFlash a, int first_sequence,
                                                                          int splits, int most) {
   constexpr int kRows = 8 * NB;
@@ -141,7 +159,7 @@ __global__ __launch_bounds__(kWarps * 32, 2) void attention_split_kernel(Attenti
   const int end = min(keys, begin + step), group = a.group(), packed = s.q_len * group;
   const int32_t* table = a.blocks + s.block_begin;
   const bool idle = s.q_len == 0 || !a.few(s.q_len) || begin >= keys;
-  if (!idle) prefetch_keys<HD>(a, table, kv_head, begin, end);
+  if (!idle) prefetch_keys<HD, kCodes>(a, table, kv_head, begin, end);
   ptx::wait();
   if (idle) return;
 
@@ -160,7 +178,7 @@ __global__ __launch_bounds__(kWarps * 32, 2) void attention_split_kernel(Attenti
     visible[b] = g + 8 * b < packed ? s.ctx_len + (g + 8 * b) / group + 1 : 0;
   }
   for (int key0 = begin + warp * kChunk; key0 < end; key0 += kWarps * kChunk)
-    take_keys<HD, NB>(run, a, shared, table, kv_head, key0, keys, visible, lane);
+    take_keys<HD, NB, kCodes>(run, a, shared, table, kv_head, key0, keys, visible, lane);
 
     // Merge of the warps.
 #pragma unroll
@@ -208,10 +226,11 @@ __global__ __launch_bounds__(kWarps * 32, 2) void attention_split_kernel(Attenti
   }
 }
 
-template <int HD, int NB>
+template <int HD, int NB, bool kCodes>
 void split_and_merge(const AttentionFlash& a, cudaStream_t stream) {
   constexpr int kRows = 8 * NB, kBytes = kWarps * kRows * HD * 4;
-  CUDA_CHECK(cudaFuncSetAttribute(attention_split_kernel<HD, NB>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  const auto kernel = attention_split_kernel<HD, NB, kCodes>;
+  CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const int most = most_splits(a.sequences), splits = launched_splits(a);
   const auto heads = static_cast<unsigned>(a.kv_heads);
   for (int first = 0; first < a.sequences; first += kSplitSlots) {
@@ -220,15 +239,20 @@ void split_and_merge(const AttentionFlash& a, cudaStream_t stream) {
             .block = dim3(kWarps * 32),
             .shared_bytes = kBytes,
             .stream = stream},
-           attention_split_kernel<HD, NB>, a, first, splits, most);
+           kernel, a, first, splits, most);
     attention_merge(a, {.first_sequence = first, .sequences = static_cast<int>(count), .splits = splits, .rows = kRows},
                     stream);
   }
 }
 
+template <int HD, bool kCodes>
+void split_in(const AttentionFlash& a, cudaStream_t stream) {
+  packed_rows(a) == 8 ? split_and_merge<HD, 1, kCodes>(a, stream) : split_and_merge<HD, 2, kCodes>(a, stream);
+}
+
 template <int HD>
 void split_of(const AttentionFlash& a, cudaStream_t stream) {
-  packed_rows(a) == 8 ? split_and_merge<HD, 1>(a, stream) : split_and_merge<HD, 2>(a, stream);
+  a.codes ? split_in<HD, true>(a, stream) : split_in<HD, false>(a, stream);
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Longer sequences: tiles of 128 packed rows against 64 keys at a time, scores and outputs in registers, the next keys
 // and values on their way while these are multiplied. One launch for a ragged batch: a block finds its tile by itself.
+// Codes are copied as they are and widened to bf16 by the thread that copied them, between two barriers.
 #include "ops/cuda/attention_flash.h"
+#include "ops/cuda/device/cache_codes.cuh"
 #include "ops/cuda/device/ptx.cuh"
 #include "ops/cuda/device/softmax.cuh"
 #include "ops/cuda/launch.h"
@@ -63,8 +65,9 @@ __device__ __forceinline__ Tile tile_of(const AttentionFlash& a, int index) {
 }
 
 template <int HD>
-__device__ __forceinline__ void fetch_keys(const AttentionFlash& a, const uint16_t* cache, const int32_t* table,
-                                           int kv_head, int key0, int keys, char* to) {
+__device__ __forceinline__ void fetch_keys(const AttentionFlash& a, const void* from, const int32_t* table, int kv_head,
+                                           int key0, int keys, char* to) {
+  const auto* cache = static_cast<const uint16_t*>(from);
   constexpr int kChunks = HD / 8, kAtOnce = kWarps * 32 / kChunks;
   const int chunk = static_cast<int>(threadIdx.x) % kChunks, first = static_cast<int>(threadIdx.x) / kChunks;
 #pragma unroll
@@ -76,9 +79,42 @@ __device__ __forceinline__ void fetch_keys(const AttentionFlash& a, const uint16
   }
 }
 
+// The same of codes, as they are: row by row, 16 a chunk.
 template <int HD>
+__device__ __forceinline__ void fetch_codes(const AttentionFlash& a, const void* from, const int32_t* table,
+                                            int kv_head, int key0, int keys, char* to) {
+  const auto* cache = static_cast<const uint8_t*>(from);
+  constexpr int kChunks = HD / 16;
+#pragma unroll
+  for (int i = static_cast<int>(threadIdx.x); i < kTileKeys * kChunks; i += kWarps * 32) {
+    const int row = i / kChunks, chunk = i % kChunks, key = key0 + row;
+    const bool ok = key < keys;
+    ptx::copy_async_16(to + 16 * i, ok ? cache + a.cache_at(table, key, kv_head) + 16 * chunk : cache, ok);
+  }
+}
+// What fetch_codes() of the same thread brought, as rows of fetch_keys().
+template <int HD>
+__device__ __forceinline__ void widen_keys(const char* from, char* to) {
+  constexpr int kChunks = HD / 16;
+#pragma unroll
+  for (int i = static_cast<int>(threadIdx.x); i < kTileKeys * kChunks; i += kWarps * 32) {
+    const uint4 codes = *reinterpret_cast<const uint4*>(from + 16 * i);
+    uint32_t pair[8];
+#pragma unroll
+    for (int j = 0; j < 4; ++j) widen_codes(ptx::word(codes, j), pair + 2 * j);
+    if (holds_nan(codes.x) | holds_nan(codes.y) | holds_nan(codes.z) | holds_nan(codes.w)) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) widen_codes_with_nan(ptx::word(codes, j), pair + 2 * j);
+    }
+    const int row = i / kChunks, chunk = i % kChunks;
+    *reinterpret_cast<uint4*>(to + place<HD>(row, 2 * chunk)) = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+    *reinterpret_cast<uint4*>(to + place<HD>(row, 2 * chunk + 1)) = make_uint4(pair[4], pair[5], pair[6], pair[7]);
+  }
+}
+
+template <int HD, bool kCodes>
 __global__ __launch_bounds__(kWarps * 32, 1) void attention_tiles_kernel(AttentionFlash a) {
-  constexpr int kStage = kTileKeys * HD * 2;
+  constexpr int kStage = kTileKeys * HD * 2, kStages = kCodes ? 1 : 2;
   extern __shared__ uint4 shared[];
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32), g = lane / 4,
             t = lane % 4;
@@ -95,8 +131,9 @@ __global__ __launch_bounds__(kWarps * 32, 1) void attention_tiles_kernel(Attenti
   const int most = s.ctx_len + last / group + 1, least = s.ctx_len + tile.first / group + 1;
   const int steps = (most + kTileKeys - 1) / kTileKeys;
 
-  // Queries, two stages of keys, two of values.
-  constexpr uint32_t kKeysAt = kTileRows * HD * 2, kValuesAt = kKeysAt + 2 * kStage;
+  // Queries, stages of keys, of values, the next keys' codes, the next values'.
+  constexpr uint32_t kKeysAt = kTileRows * HD * 2, kValuesAt = kKeysAt + kStages * kStage;
+  constexpr uint32_t kCodesAt = kValuesAt + kStage;
   char* const memory = reinterpret_cast<char*>(shared);
   const uint32_t q_at = address_of(shared), k_at = q_at + kKeysAt, v_at = q_at + kValuesAt;
   for (int i = static_cast<int>(threadIdx.x); i < kTileRows * HD / 8; i += kWarps * 32) {
@@ -106,9 +143,17 @@ __global__ __launch_bounds__(kWarps * 32, 1) void attention_tiles_kernel(Attenti
         ok ? a.q + (int64_t{s.first_row + p / group} * a.heads + kv_head * group + p % group) * HD + 8 * chunk : a.q;
     ptx::copy_async_16(memory + place<HD>(row, chunk), from, ok);
   }
-  fetch_keys<HD>(a, a.k_cache, table, kv_head, 0, keys, memory + kKeysAt);
-  fetch_keys<HD>(a, a.v_cache, table, kv_head, 0, keys, memory + kValuesAt);
-  ptx::copy_async_commit();
+  const auto fetch = [&](int key0, uint32_t stage) {
+    if constexpr (kCodes) {
+      fetch_codes<HD>(a, a.k_cache, table, kv_head, key0, keys, memory + kCodesAt);
+      fetch_codes<HD>(a, a.v_cache, table, kv_head, key0, keys, memory + kCodesAt + kStage / 2);
+    } else {
+      fetch_keys<HD>(a, a.k_cache, table, kv_head, key0, keys, memory + kKeysAt + stage);
+      fetch_keys<HD>(a, a.v_cache, table, kv_head, key0, keys, memory + kValuesAt + stage);
+    }
+    ptx::copy_async_commit();
+  };
+  fetch(0, 0);
 
   int visible[2];
   float top[2] = {-INFINITY, -INFINITY}, sum[2] = {};
@@ -122,12 +167,13 @@ __global__ __launch_bounds__(kWarps * 32, 1) void attention_tiles_kernel(Attenti
   for (int step = 0; step < steps; ++step) {
     ptx::copy_async_wait<0>();
     __syncthreads();  // these keys are there for all, and the others are read by all
-    const uint32_t stage = (step & 1) * kStage, other = kStage - stage;
-    if (step + 1 < steps) {
-      fetch_keys<HD>(a, a.k_cache, table, kv_head, (step + 1) * kTileKeys, keys, memory + kKeysAt + other);
-      fetch_keys<HD>(a, a.v_cache, table, kv_head, (step + 1) * kTileKeys, keys, memory + kValuesAt + other);
-      ptx::copy_async_commit();
+    if constexpr (kCodes) {
+      widen_keys<HD>(memory + kCodesAt, memory + kKeysAt);
+      widen_keys<HD>(memory + kCodesAt + kStage / 2, memory + kValuesAt);
+      __syncthreads();  // and as bf16; the codes may be overwritten
     }
+    const uint32_t stage = kCodes ? 0 : (step & 1) * kStage, other = kStage - stage;
+    if (step + 1 < steps) fetch((step + 1) * kTileKeys, other);
     float score[kTileKeys / 8][4] = {};
 #pragma unroll
     for (int k = 0; k < HD / 16; ++k) {
@@ -192,7 +238,7 @@ __global__ __launch_bounds__(kWarps * 32, 1) void attention_tiles_kernel(Attenti
     const int p = tile.first + warp * 16 + g + 8 * b;
     if (p >= packed) continue;
     const int row = s.first_row + p / group, head = kv_head * group + p % group;
-    const float scale = 1.f / sum[b];
+    const float scale = 1.f / sum[b] * a.v_scale;
     const float* gates = a.qkv + int64_t{row} * a.qkv_width() + (2 * head + 1) * HD;
     uint16_t* core = a.core + (int64_t{row} * a.heads + head) * HD;
 #pragma unroll
@@ -208,15 +254,21 @@ __global__ __launch_bounds__(kWarps * 32, 1) void attention_tiles_kernel(Attenti
   }
 }
 
-template <int HD>
-void tiles_of(const AttentionFlash& a, cudaStream_t stream) {
-  constexpr int kBytes = tile_shared_bytes(HD);
-  CUDA_CHECK(cudaFuncSetAttribute(attention_tiles_kernel<HD>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+template <int HD, bool kCodes>
+void tiles_in(const AttentionFlash& a, cudaStream_t stream) {
+  constexpr int kBytes = tile_shared_bytes(HD, kCodes);
+  CUDA_CHECK(
+      cudaFuncSetAttribute(attention_tiles_kernel<HD, kCodes>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   launch({.grid = dim3(static_cast<unsigned>(launched_tiles(a)), static_cast<unsigned>(a.kv_heads)),
           .block = dim3(kWarps * 32),
           .shared_bytes = kBytes,
           .stream = stream},
-         attention_tiles_kernel<HD>, a);
+         attention_tiles_kernel<HD, kCodes>, a);
+}
+
+template <int HD>
+void tiles_of(const AttentionFlash& a, cudaStream_t stream) {
+  a.codes ? tiles_in<HD, true>(a, stream) : tiles_in<HD, false>(a, stream);
 }
 
 }  // namespace

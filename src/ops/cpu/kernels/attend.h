@@ -1,15 +1,44 @@
 // Attention of a few queries over the paged cache of their key/value head: 16 positions at a time, running maximum and
 // sum. The 16 keys are transposed once for all queries, so that scores are formed with one key per lane; bfloat16 keys
 // are transposed in pairs and widened in registers. V is read where it lies, with one dimension per lane. Positions are
-// grouped by their absolute number: a query's result does not depend on its neighbours.
+// grouped by their absolute number: a query's result does not depend on its neighbours. Rows of E4M3 codes are widened
+// to floats, 16 at a time, for all queries.
 #pragma once
 #include <cstring>
+#include <type_traits>
 
 #include "ops/cpu/kernels/elementwise.h"
 #include "ops/cpu/kernels/kernels.h"
 
 namespace mettle::cpu {
 namespace {
+
+// Without branches, so that loops over rows are vectorised; the last code of each sign stays NaN.
+inline float e4m3_of(uint8_t code) {
+  const int32_t magnitude = code & 0x7F;
+  const float subnormal = static_cast<float>(magnitude) * 0x1p-9f;
+  uint32_t bits = (static_cast<uint32_t>(magnitude) << 20) + (120u << 23);
+  bits = magnitude < 8 ? as_bits(subnormal) : bits;
+  bits = magnitude == 0x7F ? 0x7FC00000u : bits;
+  return as_float(bits | static_cast<uint32_t>(code & 0x80) << 24);
+}
+void widen_codes(const uint8_t* in, float* out, int n) {
+  for (int i = 0; i < n; ++i) out[i] = e4m3_of(in[i]);
+}
+// out = in / scale as E4M3: nearest even, at most 448, NaN stays NaN.
+void to_codes(const float* in, float scale, uint8_t* out, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t bits = as_bits(in[i] / scale);
+    uint32_t a = bits & 0x7FFFFFFFu;
+    const bool is_nan = a > 0x7F800000u;
+    a = a > 0x43E00000u ? 0x43E00000u : a;                                // 448
+    const uint32_t small = as_bits(as_float(a) + 16384.f) - 0x46800000u;  // multiples of 2^-9
+    const uint32_t large = ((a + 0x7FFFFu + (a >> 20 & 1u)) >> 20) - (120u << 3);
+    uint32_t code = a < 0x3C800000u ? small : large;  // 2^-6
+    code |= bits >> 24 & 0x80u;
+    out[i] = static_cast<uint8_t>(is_nan ? 0x7Fu : code);
+  }
+}
 
 inline float value_of(float v) { return v; }
 inline float value_of(uint16_t v) { return as_float(static_cast<uint32_t>(v) << 16); }
@@ -87,12 +116,21 @@ inline void value_tail(const float* p, float shrink, const T* const* v, int dim,
   }
 }
 
-// Rows base..base + count of a cache; behind them `zeros`, which are never multiplied with a value.
-template <class T>
-inline void find_rows(const AttendArgs& a, const void* cache, int base, int count, const T* zeros, const T** rows) {
+// Rows base..base + count of a cache, widened into `room` where they are codes; behind them `zeros`, which are never
+// multiplied with a value.
+template <class T, class Stored>
+inline void find_rows(const AttendArgs& a, const void* cache, int base, int count, const T* zeros, float* room,
+                      const T** rows) {
   int block = base / a.block_size, offset = base % a.block_size;
   for (int j = 0; j < count; ++j) {
-    rows[j] = static_cast<const T*>(cache) + a.block_table[block] * a.block_stride + offset * a.key_stride;
+    const Stored* row =
+        static_cast<const Stored*>(cache) + a.block_table[block] * a.block_stride + offset * a.key_stride;
+    if constexpr (std::is_same_v<T, Stored>) {
+      rows[j] = row;
+    } else {
+      widen_codes(row, room + j * a.head_dim, a.head_dim);
+      rows[j] = room + j * a.head_dim;
+    }
     if (++offset == a.block_size) offset = 0, ++block;
   }
   for (int j = count; j < 16; ++j) rows[j] = zeros;
@@ -106,12 +144,13 @@ inline float max_lanes(const float* lanes, float top) {
   return top;
 }
 
-template <class T>
+template <class T, class Stored = T>
 void attend(const AttendArgs& a) {
   const int n = a.queries, dim = a.head_dim;
   auto* keys = reinterpret_cast<uint32_t*>(a.scratch);
   float* scores = a.scratch + 16 * dim + 16;
   T* zeros = reinterpret_cast<T*>(scores + kMaxQueries * 16);
+  float *k_room = scores + kMaxQueries * 16 + dim, *v_room = k_room + 16 * dim;
   std::memset(zeros, 0, static_cast<size_t>(dim) * sizeof(T));
   float most[kMaxQueries], total[kMaxQueries], shrink[kMaxQueries];
   for (int i = 0; i < n; ++i) {
@@ -122,9 +161,9 @@ void attend(const AttendArgs& a) {
   const T *k_rows[16], *v_rows[16];
   for (int base = 0; base < a.max_limit; base += 16) {
     const int count = a.max_limit - base < 16 ? a.max_limit - base : 16;
-    find_rows<T>(a, a.k_cache, base, count, zeros, k_rows);
-    find_rows<T>(a, a.v_cache, base, count, zeros, v_rows);
-    for (int j = 0; j < count; ++j)
+    find_rows<T, Stored>(a, a.k_cache, base, count, zeros, k_room, k_rows);
+    find_rows<T, Stored>(a, a.v_cache, base, count, zeros, v_room, v_rows);
+    for (int j = 0; std::is_same_v<T, Stored> && j < count; ++j)
       for (int64_t b = 0; b < dim * static_cast<int64_t>(sizeof(T)); b += 64)
         prefetch(reinterpret_cast<const uint8_t*>(v_rows[j]) + b);
     transpose_keys(k_rows, dim, keys);

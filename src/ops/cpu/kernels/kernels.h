@@ -69,11 +69,12 @@ struct AttendArgs {
   int block_size = 0;
   int64_t block_stride = 0, key_stride = 0;  // elements
   float* out = nullptr;                      // [queries, head_dim]
-  float* scratch = nullptr;                  // attend_scratch(head_dim) floats
+  float* scratch = nullptr;                  // attend_scratch() floats
 };
 inline constexpr int kMaxQueries = 16;
-constexpr size_t attend_scratch(int head_dim) {
-  return static_cast<size_t>(16 * head_dim + 16 + kMaxQueries * 16 + head_dim);  // 16 keys, their scores, zeros
+// 16 keys, their scores, zeros; of codes also 16 keys and values as floats.
+constexpr size_t attend_scratch(int head_dim, bool codes) {
+  return static_cast<size_t>(16 * head_dim + 16 + kMaxQueries * 16 + head_dim + (codes ? 32 * head_dim : 0));
 }
 
 // The delta rule over the rows of one sequence for one value head. q and k are normalised.
@@ -118,6 +119,8 @@ struct Kernels {
   float (*dot)(const float* a, const float* b, int64_t n) = nullptr;
   void (*attend_f32)(const AttendArgs& a) = nullptr;
   void (*attend_bf16)(const AttendArgs& a) = nullptr;
+  void (*attend_e4m3)(const AttendArgs& a) = nullptr;                                // codes, without their scale
+  void (*to_e4m3)(const float* in, float scale, uint8_t* out, int64_t n) = nullptr;  // out = in / scale, saturating
   void (*delta)(const DeltaArgs& a) = nullptr;
 };
 

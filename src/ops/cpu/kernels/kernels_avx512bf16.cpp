@@ -30,6 +30,8 @@ const Kernels kernels_avx512bf16 = {
     .dot = dot,
     .attend_f32 = attend<float>,
     .attend_bf16 = attend<uint16_t>,
+    .attend_e4m3 = attend<float, uint8_t>,
+    .to_e4m3 = to_codes,
     .delta = delta,
 };
 
