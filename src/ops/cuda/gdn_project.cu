@@ -10,7 +10,7 @@
 namespace mettle::cuda {
 namespace {
 
-constexpr int kWarps = 8, kFewRows = 16;
+constexpr int kWarps = 8;
 
 struct Projections {
   P64View qkv, z, ba;
@@ -121,7 +121,7 @@ bool gdn_project_few(const GdnRecurrent& a, const GdnWeights& weights, const uin
                       .rows = a.rows,
                       .tickets = a.tickets,
                       .ticket_count = gdn_tickets(a)};
-  if (a.rows > kFewRows || p.ba.format != WeightFormat::kBf16 || p.qkv.format != p.z.format) return false;
+  if (a.rows > kGdnFewRows || p.ba.format != WeightFormat::kBf16 || p.qkv.format != p.z.format) return false;
   if (p.qkv.format == WeightFormat::kBf16) return project_together<p64::Bf16Stream>(p, on);
   if (p.qkv.format == WeightFormat::kFp8) return project_together<p64::Fp8Stream>(p, on);
   return p.qkv.unit_tiles == 8 && project_together<p64::Nvfp4Stream<8>>(p, on);

@@ -1,5 +1,8 @@
-// The three projections of gdn for 17 to 256 rows in one launch: blocks of 128 rows of a matrix, those of qkv, z and ba
-// side by side. One product after the other would leave half of a GPU idle twice.
+// gdn's products for 17 to 256 rows: blocks of 128 rows of a matrix against 32 or 64 rows of x. The projections are one
+// launch, blocks of qkv, z and ba side by side: one after the other would leave half of a GPU idle twice. The output
+// product has few blocks: they are split along k, and a second launch adds the parts in order.
+#include <algorithm>
+
 #include "ops/cuda/device/mma_tiles.cuh"
 #include "ops/cuda/gdn_recurrent.h"
 
@@ -7,6 +10,7 @@ namespace mettle::cuda {
 namespace {
 
 constexpr int kMostRows = 256;  // of a step; with more of them every product fills the GPU by itself
+constexpr int kBlocks = 256;    // that are enough for a GPU: splitting k stops there
 
 struct Projections {
   P64View qkv, z, ba;
@@ -23,14 +27,22 @@ struct BlockMemory {  // beside the stages
   int32_t x_row[64];
 };
 
-// Rows `block` * 128 .. + 127 of w times rows first .. first + BN - 1 of x: as mma_tiles does it.
+// Steps of 128 k.
+struct Steps {
+  int begin, end;
+};
+__device__ __forceinline__ Steps all_steps(const P64View& w) {
+  return {0, (w.cols + tiles::kStepK - 1) / tiles::kStepK};
+}
+
+// Rows `block` * 128 .. + 127 of w times rows first .. first + BN - 1 of x over some steps: as mma_tiles does it.
 template <class W, int BN>
 __device__ __forceinline__ void project_block(const P64View& w, const uint16_t* x, float* y, int rows, int block,
-                                              int first, uint8_t* stages, BlockMemory& memory) {
+                                              int first, const Steps& of, uint8_t* stages, BlockMemory& memory) {
   using S = tiles::Shape<W, BN>;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32), g = lane / 4,
             t = lane % 4;
-  const int count = min(BN, rows - first), steps = (w.cols + tiles::kStepK - 1) / tiles::kStepK;
+  const int count = min(BN, rows - first), steps = of.end - of.begin;
   tiles::Copier<W, BN> copier;
   const int tile = block * tiles::kTileRows + warp;
   copier.has_tile = tile < w.tiles;
@@ -48,14 +60,14 @@ __device__ __forceinline__ void project_block(const P64View& w, const uint16_t* 
   }
 #pragma unroll
   for (int s = 0; s < S::kStages - 1; ++s)
-    if (s < steps) copier.copy_weights(stages + s * S::kStage, s);
+    if (s < steps) copier.copy_weights(stages + s * S::kStage, of.begin + s);
   for (int column = static_cast<int>(threadIdx.x); column < BN; column += static_cast<int>(blockDim.x))
     memory.x_row[column] = column < count ? first + column : -1;
   ptx::wait();  // weights are there from the start, rows of x come from the kernel before
   __syncthreads();
 #pragma unroll
   for (int s = 0; s < S::kStages - 1; ++s) {
-    if (s < steps) copier.copy_x(stages + s * S::kStage, s);
+    if (s < steps) copier.copy_x(stages + s * S::kStage, of.begin + s);
     ptx::copy_async_commit();
   }
 
@@ -67,8 +79,8 @@ __device__ __forceinline__ void project_block(const P64View& w, const uint16_t* 
     ptx::copy_async_wait<S::kStages - 2>();
     __syncthreads();
     if (s + S::kStages - 1 < steps) {
-      copier.copy_weights(stages + next * S::kStage, s + S::kStages - 1);
-      copier.copy_x(stages + next * S::kStage, s + S::kStages - 1);
+      copier.copy_weights(stages + next * S::kStage, of.begin + s + S::kStages - 1);
+      copier.copy_x(stages + next * S::kStage, of.begin + s + S::kStages - 1);
     }
     ptx::copy_async_commit();
     tiles::multiply_stage<W, BN>(c, stages + now * S::kStage, first_tile, first_column, count, lane);
@@ -103,23 +115,59 @@ __global__ __launch_bounds__(256, 2) void gdn_project_tiles_kernel(Projections p
   const int first = static_cast<int>(blockIdx.x) * BN, block = static_cast<int>(blockIdx.y);
   ptx::trigger();
   if (block < p.ba_blocks) {
-    project_block<tiles::Bf16, BN>(p.ba, p.x, p.ba_out, p.rows, block, first, shared, memory);
+    project_block<tiles::Bf16, BN>(p.ba, p.x, p.ba_out, p.rows, block, first, all_steps(p.ba), shared, memory);
     if (block > 0 || first > 0) return;
     for (int i = static_cast<int>(threadIdx.x); i < p.ticket_count; i += static_cast<int>(blockDim.x)) p.tickets[i] = 0;
     return;
   }
   const int rest = block - p.ba_blocks;
   const bool is_z = rest >= p.qkv_blocks;
-  project_block<W, BN>(is_z ? p.z : p.qkv, p.x, is_z ? p.z_out : p.qkv_out, p.rows, is_z ? rest - p.qkv_blocks : rest,
-                       first, shared, memory);
+  const P64View& w = is_z ? p.z : p.qkv;
+  project_block<W, BN>(w, p.x, is_z ? p.z_out : p.qkv_out, p.rows, is_z ? rest - p.qkv_blocks : rest, first,
+                       all_steps(w), shared, memory);
 }
+
+struct Output {
+  P64View weight;
+  const uint16_t* core;
+  float* y;  // [splits, rows, weight.rows]
+  int rows, splits;
+};
+
+// blockIdx: BN rows of core, block of the weight, split.
+template <class W, int BN>
+__global__ __launch_bounds__(256, 2) void gdn_output_kernel(Output p) {
+  extern __shared__ __align__(128) uint8_t shared[];
+  __shared__ BlockMemory memory;
+  ptx::trigger();
+  const int split = static_cast<int>(blockIdx.z), steps = all_steps(p.weight).end;
+  project_block<W, BN>(p.weight, p.core, p.y + int64_t{split} * p.rows * p.weight.rows, p.rows,
+                       static_cast<int>(blockIdx.y), static_cast<int>(blockIdx.x) * BN,
+                       {steps * split / p.splits, steps * (split + 1) / p.splits}, shared, memory);
+}
+
+// Sum of the splits, in their order; `count` of float4.
+__global__ __launch_bounds__(256) void gdn_output_sum_kernel(const float4* part, float4* y, int splits, int count) {
+  ptx::trigger();
+  ptx::wait();
+  const int i = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x);
+  if (i >= count) return;
+  float4 sum = part[i];
+#pragma unroll 8
+  for (int s = 1; s < splits; ++s) {
+    const float4 v = part[int64_t{s} * count + i];
+    sum.x += v.x, sum.y += v.y, sum.z += v.z, sum.w += v.w;
+  }
+  y[i] = sum;
+}
+
+int blocks_of(const P64View& w) { return (w.tiles + tiles::kTileRows - 1) / tiles::kTileRows; }
 
 template <class W, int BN>
 void launch_blocks(Projections p, cudaStream_t stream) {
   constexpr int kBytes = std::max(tiles::Shape<W, BN>::kBytes, tiles::Shape<tiles::Bf16, BN>::kBytes);
   CUDA_CHECK(
       cudaFuncSetAttribute(gdn_project_tiles_kernel<W, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  const auto blocks_of = [](const P64View& w) { return (w.tiles + tiles::kTileRows - 1) / tiles::kTileRows; };
   p.ba_blocks = blocks_of(p.ba);
   p.qkv_blocks = blocks_of(p.qkv);
   launch({.grid = dim3(static_cast<unsigned>((p.rows + BN - 1) / BN),
@@ -134,6 +182,32 @@ template <class W>
 bool project_together(const Projections& p, cudaStream_t stream) {
   p.rows <= 32 ? launch_blocks<W, 32>(p, stream) : launch_blocks<W, 64>(p, stream);
   return true;
+}
+
+template <class W, int BN>
+void launch_output(Output p, float* partial, float* parts, cudaStream_t stream) {
+  constexpr int kBytes = tiles::Shape<W, BN>::kBytes;
+  CUDA_CHECK(cudaFuncSetAttribute(gdn_output_kernel<W, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  const int columns = (p.rows + BN - 1) / BN, blocks = blocks_of(p.weight);
+  const int steps = (p.weight.cols + tiles::kStepK - 1) / tiles::kStepK;
+  p.splits = std::max(
+      1, std::min({kGdnOutputSplits, kGdnOutputParts / (columns * BN), kBlocks / (blocks * columns), steps / 2}));
+  p.y = p.splits == 1 ? partial : parts;
+  launch({.grid = dim3(static_cast<unsigned>(columns), static_cast<unsigned>(blocks), static_cast<unsigned>(p.splits)),
+          .block = dim3(256),
+          .shared_bytes = kBytes,
+          .stream = stream},
+         gdn_output_kernel<W, BN>, p);
+  if (p.splits == 1) return;
+  const int count = p.rows * p.weight.rows / 4;  // a row of partial is hidden wide, a multiple of 16
+  launch({.grid = dim3(static_cast<unsigned>((count + 255) / 256)), .block = dim3(256), .stream = stream},
+         gdn_output_sum_kernel, reinterpret_cast<const float4*>(parts), reinterpret_cast<float4*>(partial), p.splits,
+         count);
+}
+
+template <class W>
+void output_of(const Output& p, float* partial, float* parts, cudaStream_t stream) {
+  p.rows <= 32 ? launch_output<W, 32>(p, partial, parts, stream) : launch_output<W, 64>(p, partial, parts, stream);
 }
 
 }  // namespace
@@ -156,6 +230,19 @@ bool gdn_project_tiles(const GdnRecurrent& a, const GdnWeights& weights, const u
   if (p.qkv.format == WeightFormat::kBf16) return project_together<tiles::Bf16>(p, on);
   if (p.qkv.format == WeightFormat::kFp8) return project_together<tiles::Fp8>(p, on);
   return project_together<tiles::Nvfp4>(p, on);
+}
+
+bool gdn_output_tiles(const GdnRecurrent& a, const GdnWeights& weights, float* partial, void* stream) {
+  if (a.rows <= kGdnFewRows || a.rows > kMostRows) return false;
+  const auto on = static_cast<cudaStream_t>(stream);
+  const Output p{.weight = view_of(weights.out), .core = a.core, .y = nullptr, .rows = a.rows, .splits = 1};
+  if (p.weight.format == WeightFormat::kBf16)
+    output_of<tiles::Bf16>(p, partial, a.parts, on);
+  else if (p.weight.format == WeightFormat::kFp8)
+    output_of<tiles::Fp8>(p, partial, a.parts, on);
+  else
+    output_of<tiles::Nvfp4>(p, partial, a.parts, on);
+  return true;
 }
 
 }  // namespace mettle::cuda

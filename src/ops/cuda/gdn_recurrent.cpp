@@ -1,6 +1,7 @@
 // gdn on a GPU, row by row: see gdn_recurrent.h.
 #include "ops/cuda/gdn_recurrent.h"
 
+#include <algorithm>
 #include <cmath>
 #include <fmt/format.h>
 
@@ -20,6 +21,7 @@ cuda::GdnRecurrent carve(reference::Carver& c, const GdnProblem& p, int64_t rows
   s.gates = c.take<float>(rows * 2 * p.value_heads);
   s.read = c.take<float>(rows * values);
   s.core = c.take<uint16_t>(rows * values);
+  s.parts = c.take<float>(std::min<int64_t>(cuda::kGdnOutputParts, rows * cuda::kGdnOutputSplits) * p.hidden);
   s.tickets = c.take<int32_t>(rows * p.key_heads);
   return s;
 }

@@ -50,7 +50,7 @@ void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint1
     const int64_t blocks = (int64_t{a.rows} * a.value_heads + 7) / 8;
     launch({.grid = dim3(static_cast<unsigned>(blocks)), .block = dim3(256), .stream = on}, gdn_norm_kernel, a);
   }
-  product(weights.out, a.core, a.rows, partial, on);
+  if (!gdn_output_tiles(a, weights, partial, stream)) product(weights.out, a.core, a.rows, partial, on);
 }
 
 }  // namespace mettle::cuda

@@ -10,7 +10,10 @@
 
 namespace mettle::cuda {
 
-inline constexpr int kGdnColumns = 32;  // of a value head, that one group of 128 threads holds
+inline constexpr int kGdnColumns = 32;       // of a value head, that one group of 128 threads holds
+inline constexpr int kGdnFewRows = 16;       // of a step, that one pass over the weights takes without shared memory
+inline constexpr int kGdnOutputSplits = 8;   // of the output product along k, at most
+inline constexpr int kGdnOutputParts = 512;  // rows of partial times splits
 
 struct GdnRecurrent {
   int rows = 0, sequences = 0;  // padding included
@@ -28,6 +31,7 @@ struct GdnRecurrent {
   float* gates = nullptr;                             // [rows, value_heads, 2]: beta, decay
   float* read = nullptr;                              // [rows, values]: S^T q before the norm
   uint16_t* core = nullptr;                           // [rows, values] bf16
+  float* parts = nullptr;                             // [at most kGdnOutputParts, hidden]
   int32_t* tickets = nullptr;  // [rows, key_heads], decode: value heads that have read the history of q and k
 };
 
@@ -41,6 +45,8 @@ void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint1
 void gdn_project(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
 bool gdn_project_few(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
 bool gdn_project_tiles(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
+// The output product of core, or false: it is another product's.
+bool gdn_output_tiles(const GdnRecurrent& a, const GdnWeights& weights, float* partial, void* stream);
 void gdn_clear(const GdnRecurrent& a, void* stream);  // the tickets alone
 // The recurrence: for one row of every sequence, from the projections to the core; of longer ones, a row or four rows
 // at a time, into `read`.
