@@ -35,17 +35,32 @@ struct Item {
   int tile = 0, first = 0, count = 0;  // first tile row, position, rows
 };
 
+// Past L1, in order with ptx::wait(): the second product reads the groups before it waits.
+__device__ __forceinline__ int32_t load_l2(const int32_t* p) {
+  int32_t v;
+  asm volatile("ld.global.cg.s32 %0,[%1];" : "=r"(v) : "l"(p) : "memory");
+  return v;
+}
+template <class T>
+__device__ __forceinline__ const T* load_l2(const T* const* p) {
+  uint64_t v;
+  asm volatile("ld.global.cg.u64 %0,[%1];" : "=l"(v) : "l"(p) : "memory");
+  return reinterpret_cast<const T*>(v);
+}
+
 template <int UNIT_BYTES>
 __device__ __forceinline__ Item item_at(const StreamArgs& a, uint32_t number) {
   const uint32_t part = number / a.per_group;
   const RowGroup& g = a.group[part];
+  const auto* payload = a.h != nullptr ? &g.weights.gate_up : &g.weights.down;
+  const auto* row_scale = a.h != nullptr ? &g.weights.gate_up_scale : &g.weights.down_scale;
   const int tile = static_cast<int>(number - part * a.per_group) * a.run;
-  return {(a.h != nullptr ? g.weights.gate_up : g.weights.down) + int64_t{tile} * a.weight.units * UNIT_BYTES,
-          a.h != nullptr ? g.weights.gate_up_scale : g.weights.down_scale,
+  return {load_l2(payload) + int64_t{tile} * a.weight.units * UNIT_BYTES,
+          load_l2(row_scale),
           min(a.run, a.weight.tiles - tile) * a.weight.units,
           tile,
-          g.first,
-          g.count};
+          load_l2(&g.first),
+          load_l2(&g.count)};
 }
 
 // A lane copies what it will read, so nobody waits for anybody.
@@ -167,13 +182,18 @@ __global__ __launch_bounds__(kWarps * 32, kBlocksPerSm) void moe_stream_kernel(S
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
   uint8_t* ring = shared + warp * (kSlots * W::kBytes);
   if (threadIdx.x == 0) handed_out = kWarps;
+  // The first product tells the second to start when the groups are there: that one needs to wait for rows of h alone.
+  const bool second = a.h == nullptr;
+  if (!second) ptx::wait();
   ptx::trigger();
   __syncthreads();
-  ptx::wait();
-  const uint32_t items = a.per_group * static_cast<uint32_t>(*a.groups);
+  const uint32_t items = a.per_group * static_cast<uint32_t>(load_l2(a.groups));
   const auto border = [&](uint32_t block) { return static_cast<uint32_t>(uint64_t{items} * block / gridDim.x); };
   const uint32_t begin = border(blockIdx.x), end = border(blockIdx.x + 1);
-  if (begin + static_cast<uint32_t>(warp) >= end) return;
+  if (begin + static_cast<uint32_t>(warp) >= end) {
+    if (second) ptx::wait();  // who follows relies on it
+    return;
+  }
 
   Item item = item_at<W::kBytes>(a, begin + static_cast<uint32_t>(warp));
   const int units = a.weight.units, steps = a.run * units, cols = a.weight.cols;
@@ -192,6 +212,7 @@ __global__ __launch_bounds__(kWarps * 32, kBlocksPerSm) void moe_stream_kernel(S
     }
   };
   rows_of(item);
+  if (second) ptx::wait();
   Rows<TILES, NT> x;
   uint32_t slot = 0;
   for (;;) {

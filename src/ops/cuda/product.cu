@@ -10,6 +10,8 @@ namespace mettle::cuda {
 namespace {
 
 constexpr int kFewRowsInOnePass = 16;
+constexpr int kMmaRows = 32;      // more are for wgmma where there is one: its blocks take 64 rows
+constexpr int kNarrowRows = 256;  // of a narrow matrix that passes of few rows take
 
 int attribute(cudaDeviceAttr which) {
   int device = 0, value = 0;
@@ -49,15 +51,17 @@ void product(const PackedMatrix& w, const uint16_t* x, int rows, float* y, CUstr
   const P64View view = view_of(w);
   // Tiles do not split k: a narrow matrix leaves most of the GPU idle, while passes of few rows do not.
   const int tiles = (view.tiles + 7) / 8 * ((rows + 31) / 32);
-  const bool narrow = rows <= 128 && 2 * tiles < attribute(cudaDevAttrMultiProcessorCount);
+  const bool narrow = rows <= kNarrowRows && 2 * tiles < attribute(cudaDevAttrMultiProcessorCount);
   if (rows <= kFewRowsInOnePass || narrow)
     return linear_mma({.weight = view, .x = x, .y = y, .rows = rows, .stream = stream});
-  mma_tiles({.weight = view,
-             .x = x,
-             .rows = rows,
-             .y = y,
-             .block_rows = tiles_block_rows(view, rows, TileEngine::kMma),
-             .stream = stream});
+  const bool wgmma = rows > kMmaRows && wgmma_built() && attribute(cudaDevAttrComputeCapabilityMajor) == 9;
+  const TileEngine engine = wgmma ? TileEngine::kWgmma : TileEngine::kMma;
+  (wgmma ? wgmma_tiles : mma_tiles)({.weight = view,
+                                     .x = x,
+                                     .rows = rows,
+                                     .y = y,
+                                     .block_rows = tiles_block_rows(view, rows, engine),
+                                     .stream = stream});
 }
 
 }  // namespace mettle::cuda

@@ -24,6 +24,10 @@ struct WgmmaShape {
   static constexpr int kStage = N * 128;  // 64 k of N rows of x
   static constexpr int kStages = N == 256 ? 4 : N == 128 ? 6 : 8;
   static constexpr int kRing = kSlots * W::kUnit;
+  // Of the 168 registers a thread that the launch gets, few rows leave more to who brings x: with 64 rows the time of
+  // a load counts, not the products.
+  static constexpr int kBringRegisters = N == 64 ? 200 : 96, kMultiplyRegisters = N == 64 ? 152 : 200;
+  static_assert(128 * kBringRegisters + 256 * kMultiplyRegisters <= 384 * 168);
   static constexpr int kBytes = kStages * kStage + kWarps * kRing + 1024;  // 1024: to align the stages
 };
 
@@ -61,12 +65,13 @@ __device__ __forceinline__ Work work_at(const WgmmaArgs& a, int item, int blocks
 // Brings x, 64 k at a time, in the order of the A operand: in a tile of 64 k lane position t of step j multiplies
 // k = 16 t + 4 j + {0, 1, 2, 3} and the k of a k16 step lie t by t, so chunk 2 j + {0, 1} of a row holds the pairs
 // 4 j + {0, 1} + {0, 2} of all four t. A thread takes half of a row's 64 k: 4 loads of 16 bytes (one per t) become 4
-// chunks (two j) by exchanging registers. Four such tasks are in flight.
+// chunks (two j) by exchanging registers. Four such tasks are in flight, eight with 64 rows.
 template <int N>
 __device__ __forceinline__ void bring_rows(const WgmmaArgs& a, uint8_t* stages, uint64_t* full, uint64_t* empty,
                                            int stage_count, int items, int blocks) {
-  constexpr int kAtOnce = 256 / N;    // stages that four tasks of all threads fill
-  constexpr int kRows = 4 / kAtOnce;  // rows of a thread
+  constexpr int kTasks = N == 64 ? 8 : 4;
+  constexpr int kRows = N / 64;            // rows of a thread
+  constexpr int kAtOnce = kTasks / kRows;  // stages that the tasks of all threads fill
   const int thread = threadIdx.x, half = thread % 2, cols = a.weight.cols;
   const int tiles_k = a.weight.units * a.weight.unit_tiles;
   int32_t row[kRows], next_row[kRows];
@@ -86,9 +91,9 @@ __device__ __forceinline__ void bring_rows(const WgmmaArgs& a, uint8_t* stages, 
     for (int r = 0; r < kRows; ++r) row[r] = next_row[r];
     if (item + static_cast<int>(gridDim.x) < items) rows_of(item + gridDim.x, next_row);
     for (int first = 0; first < tiles_k; first += kAtOnce) {
-      uint4 v[4][4];
+      uint4 v[kTasks][4];
 #pragma unroll
-      for (int task = 0; task < 4; ++task) {
+      for (int task = 0; task < kTasks; ++task) {
         const int r = row[task % kRows];
         const int64_t at = int64_t{r} * cols;
 #pragma unroll
@@ -98,7 +103,7 @@ __device__ __forceinline__ void bring_rows(const WgmmaArgs& a, uint8_t* stages, 
         }
       }
 #pragma unroll
-      for (int task = 0; task < 4; ++task) {
+      for (int task = 0; task < kTasks; ++task) {
         if (first + task / kRows >= tiles_k) break;
         if (task % kRows == 0 && round > 0) ptx::barrier_wait(&empty[stage], (round - 1) & 1);
         const int column = task % kRows * 64 + thread / 2;
@@ -184,12 +189,18 @@ __global__ __launch_bounds__(384, 1) void wgmma_tiles_kernel(WgmmaArgs a) {
   if (grouped) ptx::wait();
   const int items = blocks * (grouped ? *a.groups : (a.rows + N - 1) / N);
   if (threadIdx.x < 128) {
-    ptx::fewer_registers<96>();  // 128 * 96 + 256 * 200 <= 384 * 168, what the launch gets
+    if constexpr (N == 64)
+      ptx::more_registers<S::kBringRegisters>();
+    else
+      ptx::fewer_registers<S::kBringRegisters>();
     if (!grouped) ptx::wait();
     bring_rows<N>(a, stages, full, empty, S::kStages, items, blocks);
     return;
   }
-  ptx::more_registers<200>();
+  if constexpr (N == 64)
+    ptx::fewer_registers<S::kMultiplyRegisters>();
+  else
+    ptx::more_registers<S::kMultiplyRegisters>();
   const int warp = static_cast<int>(threadIdx.x) / 32 - 4, g = lane / 4, t = lane % 4;
   WeightRing<W, N> weights = {.a = a,
                               .ring = stages + S::kStages * S::kStage + warp * S::kRing,
