@@ -66,12 +66,14 @@ __device__ __forceinline__ Item item_at(const StreamArgs& a, uint32_t number) {
 // A lane copies what it will read, so nobody waits for anybody.
 template <int TILES>
 __device__ __forceinline__ void copy_unit(uint8_t* slot, const uint8_t* unit, int lane) {
+  uint8_t* to = slot + lane * 16;  // what is left to add are constants
+  const uint8_t* from = unit + lane * 16;
 #pragma unroll
-  for (int i = 0; i < TILES; ++i) ptx::copy_async_16(slot + i * 512 + lane * 16, unit + i * 512 + lane * 16, true);
-  const int scales = 512 * TILES + lane * 2 * TILES;
+  for (int i = 0; i < TILES; ++i) ptx::copy_async_16(to + i * 512, from + i * 512, true);
   if constexpr (TILES == 8) {
-    ptx::copy_async_16(slot + scales, unit + scales, true);
+    ptx::copy_async_16(to + 512 * TILES, from + 512 * TILES, true);
   } else {
+    const int scales = 512 * TILES + lane * 2 * TILES;
 #pragma unroll
     for (int i = 0; i < TILES / 2; ++i) ptx::copy_async_4(slot + scales + 4 * i, unit + scales + 4 * i, true);
   }
@@ -103,7 +105,8 @@ __device__ __forceinline__ void load_where(uint32_t* to, const uint16_t* from, b
 template <int TILES, int NT>
 struct Rows {
   static constexpr int kAhead = NT == 1 ? 2 : 1;
-  const uint16_t* row[NT];
+  const uint16_t* row[NT];  // from the lane's first k
+  const uint16_t* at[NT];   // from its k of the unit's first tile
   bool ok[NT];
   uint32_t b[kAhead + 1][NT][8];
 
@@ -115,20 +118,26 @@ struct Rows {
 #pragma unroll
         for (int q = 0; q < 8; ++q) b[i][n][q] = 0;
   }
-  // k: of the unit's first tile for this lane. Only units of two tiles may reach beyond the columns.
-  __device__ __forceinline__ void ask(int tile, int k, int cols) {
-    const int at = k + tile * 64;
+  // k: of the unit's first tile.
+  __device__ __forceinline__ void begin_unit(int k, int lane_cols) {
+#pragma unroll
+    for (int n = 0; n < NT; ++n) at[n] = row[n] + k;
+#pragma unroll
+    for (int i = 0; i < kAhead; ++i) ask(i, 0, k, lane_cols), ask(i, 1, k, lane_cols);
+  }
+  // Half of a tile's 16 values (two together would become a branch instead of predicated loads). lane_cols: columns
+  // from the lane's first k on. Only units of two tiles may reach beyond them.
+  __device__ __forceinline__ void ask(int tile, int half, int k, int lane_cols) {
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
-      uint32_t* to = b[tile % (kAhead + 1)][n];
+      uint32_t* to = b[tile % (kAhead + 1)][n] + 4 * half;
       bool in = ok[n];
       if constexpr (TILES == 2) {
-        in = in && at < cols;
+        in = in && k + tile * 64 < lane_cols;
 #pragma unroll
-        for (int q = 0; q < 8; ++q) to[q] = in ? to[q] : 0;
+        for (int q = 0; q < 4; ++q) to[q] = in ? to[q] : 0;
       }
-      load_where(to, row[n] + at, in);
-      load_where(to + 4, row[n] + at + 8, in);
+      load_where(to, at[n] + tile * 64 + 8 * half, in);
     }
   }
 };
@@ -136,14 +145,14 @@ struct Rows {
 // One unit against the first N blocks of 8 rows.
 template <int TILES, int NT, int N>
 __device__ __forceinline__ void multiply_unit(float (&c)[NT][4], const typename p64::Nvfp4Stream<TILES>::Unit& u,
-                                              Rows<TILES, NT>& x, int k, int cols) {
+                                              Rows<TILES, NT>& x, int k, int lane_cols) {
   constexpr int kAhead = Rows<TILES, NT>::kAhead;
 #pragma unroll
   for (int i = 0; i < TILES; ++i) {
-    if (i + kAhead < TILES) x.ask(i + kAhead, k, cols);
     const uint32_t(*b)[8] = x.b[i % (kAhead + 1)];
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
+      if (i + kAhead < TILES && j % 2 == 0) x.ask(i + kAhead, j / 2, k, lane_cols);
       uint32_t w[4];
       p64::Nvfp4Stream<TILES>::fragments(u, i, j, w);
 #pragma unroll
@@ -196,7 +205,7 @@ __global__ __launch_bounds__(kWarps * 32, kBlocksPerSm) void moe_stream_kernel(S
   }
 
   Item item = item_at<W::kBytes>(a, begin + static_cast<uint32_t>(warp));
-  const int units = a.weight.units, steps = a.run * units, cols = a.weight.cols;
+  const int units = a.weight.units, steps = a.run * units, cols = a.weight.cols, lane_cols = cols - 16 * t;
 #pragma unroll
   for (int s = 0; s < kSlots; ++s) {
     if (s < item.units) copy_unit<TILES>(ring + s * W::kBytes, item.payload + s * W::kBytes, lane);
@@ -225,15 +234,14 @@ __global__ __launch_bounds__(kWarps * 32, kBlocksPerSm) void moe_stream_kernel(S
 #pragma unroll
     for (int n = 0; n < NT; ++n) {
       x.ok[n] = row[n] >= 0;
-      x.row[n] = a.x + int64_t{max(row[n], 0)} * cols;
+      x.row[n] = a.x + int64_t{max(row[n], 0)} * cols + 16 * t;
     }
     float c[NT][4] = {};
     float scale0 = 0, scale1 = 0;
     int unit = 0, tile = item.tile;
     for (int s = 0; s < steps; ++s) {
-      const int k = unit * TILES * 64 + 16 * t;
-#pragma unroll
-      for (int i = 0; i < Rows<TILES, NT>::kAhead; ++i) x.ask(i, k, cols);
+      const int k = unit * TILES * 64;
+      x.begin_unit(k, lane_cols);
       if (unit == 0 && tile < a.weight.tiles) {  // asked for now, needed last
         scale0 = item.row_scale[tile * 16 + g] * W::kOut;
         scale1 = item.row_scale[tile * 16 + g + 8] * W::kOut;
@@ -251,9 +259,9 @@ __global__ __launch_bounds__(kWarps * 32, kBlocksPerSm) void moe_stream_kernel(S
       slot = slot + 1 == kSlots ? 0 : slot + 1;
       if (s + 1 == steps) rows_of(next);
       if (NT == 1 || item.count <= 8)
-        multiply_unit<TILES, NT, 1>(c, u, x, k, cols);
+        multiply_unit<TILES, NT, 1>(c, u, x, k, lane_cols);
       else
-        multiply_unit<TILES, NT, NT>(c, u, x, k, cols);
+        multiply_unit<TILES, NT, NT>(c, u, x, k, lane_cols);
       if (++unit < units) continue;
       if (tile < a.weight.tiles) write_out<NT>(a, c, item, tile, scale0, scale1, lane);
 #pragma unroll
