@@ -22,17 +22,13 @@ struct Running {
   float o[HD / 64][4][NB][4];
 };
 
+// Whether a lane's share may hold NaN codes; asked once for all of it, so that widening needs no branch a word.
 template <bool kCodes, int A, int B>
-__device__ __forceinline__ void widen(const Eight<kCodes> (&raw)[A][B], uint4 (&out)[A][B]) {
+__device__ __forceinline__ bool may_be_nan(const Eight<kCodes> (&share)[A][B]) {
   uint32_t nan = 0;
 #pragma unroll
-  for (int i = 0; i < A * B; ++i) {
-    out[i / B][i % B] = raw[i / B][i % B].pairs(false);
-    nan |= raw[i / B][i % B].nan();
-  }
-  if (nan == 0) return;
-#pragma unroll
-  for (int i = 0; i < A * B; ++i) out[i / B][i % B] = raw[i / B][i % B].pairs(true);
+  for (int i = 0; i < A * B; ++i) nan |= share[i / B][i % B].nan();
+  return nan != 0;
 }
 
 // Sixteen keys: scores, softmax step, weighted values.
@@ -42,13 +38,13 @@ __device__ __forceinline__ void take_keys(Running<HD, NB>& run, const AttentionF
                                           int lane) {
   constexpr bool kTogether = HD * NB <= 256;  // room for keys and values at once
   const int g = lane / 4, t = lane % 4;
-  Eight<kCodes> k_raw[2][HD / 32], v_raw[4][HD / 64];
+  Eight<kCodes> k[2][HD / 32], v[4][HD / 64];
 #pragma unroll
   for (int n = 0; n < 2; ++n) {
     const int key = key0 + 8 * n + g;
     const int64_t at = key < keys ? a.cache_at(table, key, kv_head) + 8 * t : 0;
 #pragma unroll
-    for (int c = 0; c < HD / 32; ++c) k_raw[n][c].load(a.k_cache, at + 32 * c, key < keys);
+    for (int c = 0; c < HD / 32; ++c) k[n][c].load(a.k_cache, at + 32 * c, key < keys);
   }
   const auto load_values = [&] {
 #pragma unroll
@@ -56,17 +52,17 @@ __device__ __forceinline__ void take_keys(Running<HD, NB>& run, const AttentionF
       const int key = key0 + 2 * t + (n & 1) + 8 * (n >> 1);
       const int64_t at = key < keys ? a.cache_at(table, key, kv_head) + 8 * g : 0;
 #pragma unroll
-      for (int e = 0; e < HD / 64; ++e) v_raw[n][e].load(a.v_cache, at + 64 * e, key < keys);
+      for (int e = 0; e < HD / 64; ++e) v[n][e].load(a.v_cache, at + 64 * e, key < keys);
     }
   };
   if constexpr (kTogether) load_values();
-  uint4 k[2][HD / 32], v[4][HD / 64];
-  widen(k_raw, k);
+  const bool k_nan = may_be_nan(k);
 
   float s[2][2][4] = {};  // [8 keys][half of the dims]: two chains each
 #pragma unroll
   for (int c = 0; c < HD / 32; ++c) {
     const uint4 low = q[(c * 8 * NB + g) * 4 + t];
+    const uint4 keys_of[2] = {k[0][c].pairs(k_nan), k[1][c].pairs(k_nan)};
     const uint4 high = NB == 2 ? q[(c * 8 * NB + g + 8) * 4 + t] : make_uint4(0, 0, 0, 0);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -74,11 +70,11 @@ __device__ __forceinline__ void take_keys(Running<HD, NB>& run, const AttentionF
                                 ptx::word(high, 2 * h + 1)};
 #pragma unroll
       for (int n = 0; n < 2; ++n)
-        ptx::mma_16816(s[n][h], rows, ptx::word(k[n][c], 2 * h), ptx::word(k[n][c], 2 * h + 1));
+        ptx::mma_16816(s[n][h], rows, ptx::word(keys_of[n], 2 * h), ptx::word(keys_of[n], 2 * h + 1));
     }
   }
   if constexpr (!kTogether) load_values();
-  widen(v_raw, v);
+  const bool v_nan = may_be_nan(v);
 
   uint32_t p[NB][2];
   float keep[NB];
@@ -117,16 +113,18 @@ __device__ __forceinline__ void take_keys(Running<HD, NB>& run, const AttentionF
       }
   }
 #pragma unroll
-  for (int e = 0; e < HD / 64; ++e)
+  for (int e = 0; e < HD / 64; ++e) {
+    const uint4 values[4] = {v[0][e].pairs(v_nan), v[1][e].pairs(v_nan), v[2][e].pairs(v_nan), v[3][e].pairs(v_nan)};
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      const uint32_t x0 = ptx::word(v[0][e], j), x1 = ptx::word(v[1][e], j);
-      const uint32_t x2 = ptx::word(v[2][e], j), x3 = ptx::word(v[3][e], j);
+      const uint32_t x0 = ptx::word(values[0], j), x1 = ptx::word(values[1], j);
+      const uint32_t x2 = ptx::word(values[2], j), x3 = ptx::word(values[3], j);
       const uint32_t dims[4] = {__byte_perm(x0, x1, 0x5410), __byte_perm(x0, x1, 0x7632), __byte_perm(x2, x3, 0x5410),
                                 __byte_perm(x2, x3, 0x7632)};
 #pragma unroll
       for (int b = 0; b < NB; ++b) ptx::mma_16816(run.o[e][j][b], dims, p[b][0], p[b][1]);
     }
+  }
 }
 
 // The first keys of a split and their values on their way to L2.
