@@ -96,12 +96,10 @@ __global__ __launch_bounds__(kThreads, 2) void gdn_decode_kernel(GdnRecurrent a)
   }
   __syncthreads();
 
-  // The value heads of a key head share the history of q and k: whoever is the last to have read it writes it.
+  // The value heads of a key head share the history of q and k: whoever is the last to have read it writes it. No
+  // fence: what this block read has gone into `after`, so it cannot see a later write.
   int before = heads_per_key - 1;
-  if (tid == 0 && heads_per_key > 1) {
-    __threadfence();
-    before = atomicAdd(a.tickets + int64_t{index} * a.key_heads + key, 1);
-  }
+  if (tid == 0 && heads_per_key > 1) before = atomicAdd(a.tickets + int64_t{index} * a.key_heads + key, 1);
   const float *q = after + group * S::kRows, *k = q + DK;
   float4 sk = make_float4(0, 0, 0, 0), sq = sk;
   float kq = 0;
@@ -120,7 +118,6 @@ __global__ __launch_bounds__(kThreads, 2) void gdn_decode_kernel(GdnRecurrent a)
   }
   sums_k[group][lane] = sk, sums_q[group][lane] = sq;
   if (lane == 0) dots[group] = kq;
-  if (tid == 0) last = before == heads_per_key - 1 ? 1 : 0;
   float q_squares = 0, k_squares = 0;
 #pragma unroll
   for (int w = 0; w < DK / 32; ++w) q_squares += squares[w], k_squares += squares[DK / 32 + w];
@@ -168,6 +165,8 @@ __global__ __launch_bounds__(kThreads, 2) void gdn_decode_kernel(GdnRecurrent a)
     const float4 x = *reinterpret_cast<const float4*>(k + m);
     write(m, x.x), write(m + 1, x.y), write(m + 2, x.z), write(m + 3, x.w);
   }
+  if (tid == 0) last = before == heads_per_key - 1 ? 1 : 0;  // not asked for earlier: an atomic takes its time
+  __syncthreads();
 #pragma unroll
   for (int j = 0; j < S::kSlots; ++j) {
     if (channel[j] < 0 || (tid + j * kThreads < 2 * DK && last == 0)) continue;

@@ -6,14 +6,16 @@
 
 namespace mettle::ptx {
 
-// 16 bytes of weights: read once, so they go past L1. `ok` false reads nothing and gives zeros.
+// 16 bytes of weights: read once, so they go past L1. `ok` false reads nothing and gives zeros. No ld.global.nc: ptxas
+// moves those behind wait(), and what should arrive while the kernel before still runs is only asked for when it ended.
 __device__ __forceinline__ uint4 load_weight(const void* p, bool ok) {
   uint4 v;
   asm volatile(
       "{\n.reg .pred q;\nsetp.ne.u32 q,%5,0;\nmov.u32 %0,0;mov.u32 %1,0;mov.u32 %2,0;mov.u32 %3,0;\n"
-      "@q ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];\n}\n"
+      "@q ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];\n}\n"
       : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-      : "l"(p), "r"(static_cast<uint32_t>(ok)));
+      : "l"(p), "r"(static_cast<uint32_t>(ok))
+      : "memory");
   return v;
 }
 
