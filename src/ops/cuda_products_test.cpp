@@ -94,12 +94,30 @@ TEST(CudaProducts, WgmmaIsATacticOfSm90Alone) {
   EXPECT_EQ(cuda::tile_tactics(gpu(90)).back().name, cuda::wgmma_built() ? "wgmma" : "mma");
 }
 
+TEST(CudaProducts, StreamIsATacticOfNvfp4ExpertsAlone) {
+  const auto names = [](WeightFormat format, int sm) {
+    MoeProblem p = moe();
+    p.format = format;
+    std::vector<std::string> out;
+    for (const Tactic& t : cuda_backend<MoeOp>("tiles").tactics(p, gpu(sm))) out.push_back(t.name);
+    return out;
+  };
+  EXPECT_EQ(names(WeightFormat::kNvfp4, 80), (std::vector<std::string>{"mma", "stream"}));
+  EXPECT_EQ(names(WeightFormat::kNvfp4, 90).back(), "stream");
+  EXPECT_EQ(names(WeightFormat::kBf16, 80), (std::vector<std::string>{"mma"}));
+  // Groups of 8 rows as long as an expert gets about four, of 16 beyond.
+  MoeProblem p = moe();
+  p.experts = 256, p.top_k = 8;
+  for (const int rows : {1, 32, 64, 128, 159}) EXPECT_EQ(cuda::moe_block_rows(p, rows, cuda::TileEngine::kStream), 8);
+  for (const int rows : {160, 256, 2048}) EXPECT_EQ(cuda::moe_block_rows(p, rows, cuda::TileEngine::kStream), 16);
+}
+
 // A launch covers moe_most_groups() groups, whatever the routing.
 TEST(CudaProducts, NoRoutingMakesMoreGroupsThanALaunchCovers) {
   std::mt19937 random(1);
   for (const int experts : {1, 3, 16, 256})
     for (const int rows : {1, 2, 31, 32, 33, 500})
-      for (const int block : {32, 64, 256})
+      for (const int block : {8, 16, 32, 64, 256})
         for (int skew = 0; skew < 3; ++skew) {
           MoeProblem p = moe();
           p.experts = experts, p.top_k = std::min(experts, 8);
