@@ -9,8 +9,10 @@
 #include <chrono>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 #include <nlohmann/json.hpp>
 
+#include "base/temporary_folder.h"
 #include "doctor/checks.h"
 #include "doctor/leftovers.h"
 
@@ -22,21 +24,16 @@ namespace fs = std::filesystem;
 // A folder that looks like a machine.
 class Fake : public testing::Test, public Machine {
  protected:
-  Fake() : Fake(make_folder()) {}
-  explicit Fake(const fs::path& folder) : Machine(folder), folder_(folder) {
+  Fake() : Fake(std::make_unique<TemporaryFolder>()) {}
+  explicit Fake(std::unique_ptr<TemporaryFolder> folder) : Machine(folder->path()), folder_(std::move(folder)) {
     write("/proc/uptime", "1000000.00 1.00\n");
     write("/proc/cpuinfo", "processor\t: 0\nmodel name\t: Some CPU\nflags\t\t: fpu avx2 avx512f\n\nprocessor\t: 1\n");
     write("/proc/meminfo", "MemTotal:       100000000 kB\nMemAvailable:   90000000 kB\n");
     write("/dev/nvidia-uvm", "");
   }
   ~Fake() override {
-    fs::remove_all(folder_);
     unsetenv("FAKE_NVML");
     unsetenv("FAKE_NVML_PID");
-  }
-  static fs::path make_folder() {
-    std::string pattern = (fs::temp_directory_path() / "mettle_doctor_XXXXXX").string();
-    return mkdtemp(pattern.data());
   }
   void write(const std::string& path, const std::string& content) {
     fs::create_directories(at(path).parent_path());
@@ -95,7 +92,7 @@ class Fake : public testing::Test, public Machine {
     EXPECT_NE((f->value + f->why + f->fix).find(part), std::string::npos) << f->value << f->why << f->fix; \
   } while (0)
 
-  fs::path folder_;
+  const std::unique_ptr<TemporaryFolder> folder_;
   std::optional<Space> shm_ = Space{int64_t{64} << 30, int64_t{64} << 30},
                        disk_ = Space{int64_t{1} << 42, int64_t{1} << 41};
   std::vector<std::string> others_ = {"libnone-of-that-name.so.9"};

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "base/error.h"
+#include "base/temporary_folder.h"
 #include "hub/cache_folder.h"
 #include "hub/checksum.h"
 #include "hub/listing.h"
@@ -21,16 +22,12 @@ namespace fs = std::filesystem;
 
 class Hub : public testing::Test {
  protected:
-  Hub() {
-    std::string pattern = (fs::temp_directory_path() / "mettle_hub_XXXXXX").string();
-    folder_ = mkdtemp(pattern.data());
-  }
-  ~Hub() override { fs::remove_all(folder_); }
   std::string content_of(const fs::path& path) {
     std::ifstream in(path, std::ios::binary);
     return {std::istreambuf_iterator<char>(in), {}};
   }
-  fs::path folder_;
+  const TemporaryFolder temporary_;
+  const fs::path folder_ = temporary_.path();
 };
 
 TEST(HubNames, FilesThatMayBeMade) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/html.h"
 #include "load/report.h"
 
 namespace mettle {
@@ -42,23 +43,6 @@ thead th { border-bottom: 1px solid var(--line); }
 
 constexpr int kColours = 6;
 
-std::string escaped(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '&')
-      out += "&amp;";
-    else if (c == '<')
-      out += "&lt;";
-    else if (c == '>')
-      out += "&gt;";
-    else if (c == '"')
-      out += "&quot;";
-    else
-      out += static_cast<unsigned char>(c) < 0x20 ? ' ' : c;
-  }
-  return out;
-}
-
 struct Line {
   std::string name;
   std::vector<std::pair<double, double>> points;  // x, y
@@ -87,7 +71,8 @@ std::string plot(const std::string& title, const std::vector<Line>& lines, const
   const double step_y = step_of(most_y), top = step_y * std::ceil(most_y / step_y - 1e-9);
   const auto px = [&](double x) { return kLeft + x / most_x * (kRight - kLeft); };
   const auto py = [&](double y) { return kBottom - y / top * (kBottom - kTop); };
-  std::string svg = fmt::format("<figure><svg viewBox=\"0 0 470 240\" role=\"img\" aria-label=\"{}\">", escaped(title));
+  std::string svg =
+      fmt::format("<figure><svg viewBox=\"0 0 470 240\" role=\"img\" aria-label=\"{}\">", html_text(title));
   for (double y = 0; y <= top * 1.0001; y += step_y)
     svg += fmt::format(
         "<line class=\"grid\" x1=\"{:.1f}\" x2=\"{:.1f}\" y1=\"{:.1f}\" y2=\"{:.1f}\"/><text x=\"{:.1f}\" "
@@ -100,10 +85,10 @@ std::string plot(const std::string& title, const std::vector<Line>& lines, const
   } else {
     for (size_t i = 0; i < x_names.size(); ++i)
       svg += fmt::format("<text x=\"{:.1f}\" y=\"{:.1f}\" text-anchor=\"middle\">{}</text>", px(static_cast<double>(i)),
-                         kBottom + 16, escaped(x_names[i]));
+                         kBottom + 16, html_text(x_names[i]));
   }
   svg += fmt::format("<text x=\"{:.1f}\" y=\"236\" text-anchor=\"middle\">{}</text>", (kLeft + kRight) / 2,
-                     escaped(x_unit));
+                     html_text(x_unit));
   for (size_t i = 0; i < lines.size(); ++i) {
     const std::string colour = fmt::format("var(--s{})", i % kColours);
     std::string points;
@@ -112,11 +97,11 @@ std::string plot(const std::string& title, const std::vector<Line>& lines, const
     for (const auto& [x, y] : lines[i].points)
       if (dots) svg += fmt::format("<circle cx=\"{:.1f}\" cy=\"{:.1f}\" r=\"3.5\" fill=\"{}\"/>", px(x), py(y), colour);
   }
-  svg += "</svg><figcaption>" + escaped(title) + "<br>";
+  svg += "</svg><figcaption>" + html_text(title) + "<br>";
   if (lines.size() > 1)
     for (size_t i = 0; i < lines.size(); ++i)
       svg += fmt::format("<span class=\"key\"><i style=\"background:var(--s{})\"></i>{}</span>", i % kColours,
-                         escaped(lines[i].name));
+                         html_text(lines[i].name));
   return svg + "</figcaption></figure>\n";
 }
 
@@ -175,20 +160,20 @@ std::string report_html(const LoadReport& report) {
       "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">"
       "<title>{0} under load</title><style>{1}</style></head><body><main>\n<h1>{0} under load</h1>\n"
       "<p class=\"facts\">{2} · {3} · dataset {4} · seed {5} · {6}</p>\n<h2>Plots</h2>\n<div class=\"plots\">\n",
-      escaped(report.model), kStyle, escaped(report.url), escaped(report.backend), escaped(report.dataset), report.seed,
-      escaped(report.date));
+      html_text(report.model), kStyle, html_text(report.url), html_text(report.backend), html_text(report.dataset),
+      report.seed, html_text(report.date));
   html += plots(report);
   html += "</div>\n<h2>Figures</h2>\n<div class=\"wide\"><table><thead><tr><th>in flight</th>";
-  for (const LoadLevel& level : report.levels) html += "<th>" + escaped(level.name) + "</th>";
+  for (const LoadLevel& level : report.levels) html += "<th>" + html_text(level.name) + "</th>";
   html += "</tr></thead><tbody>\n";
   for (const ReportRow& row : report_rows(report)) {
     if (row.values.empty()) {
       html += fmt::format("<tr class=\"section\"><th colspan=\"{}\">{}</th></tr>\n", report.levels.size() + 1,
-                          escaped(row.name));
+                          html_text(row.name));
       continue;
     }
-    html += "<tr><td>" + escaped(row.name) + "</td>";
-    for (const std::string& value : row.values) html += "<td>" + escaped(value) + "</td>";
+    html += "<tr><td>" + html_text(row.name) + "</td>";
+    for (const std::string& value : row.values) html += "<td>" + html_text(value) + "</td>";
     html += "</tr>\n";
   }
   html += "</tbody></table></div>\n";
@@ -198,8 +183,8 @@ std::string report_html(const LoadReport& report) {
         "<h2>Errors</h2>\n<div class=\"wide\"><table class=\"errors\"><thead><tr><th>in flight</th><th>kind</th>"
         "<th>requests</th><th>the first</th></tr></thead><tbody>\n";
     for (const ErrorKind& e : errors)
-      html += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"words\">{}</td></tr>\n", escaped(e.level),
-                          escaped(e.kind), e.count, escaped(e.first));
+      html += fmt::format("<tr><td>{}</td><td>{}</td><td>{}</td><td class=\"words\">{}</td></tr>\n", html_text(e.level),
+                          html_text(e.kind), e.count, html_text(e.first));
     html += "</tbody></table></div>\n";
   }
   return html + "</main></body></html>\n";

@@ -37,8 +37,4 @@ struct ReportPage {
 // One HTML file without scripts, that loads nothing: every text escaped, order as in the report.
 std::string report_html(const ReportPage& page);
 
-// Text as HTML shows it: markup escaped; control characters, text-direction marks and what is no UTF-8 become U+FFFD;
-// cut behind `most` code points.
-std::string html_text(std::string_view text, size_t most = 4000);
-
 }  // namespace mettle

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 
+#include "base/html.h"
 #include "prove/report.h"
 #include "prove/report_parts.h"
 #include "prove/report_style.h"

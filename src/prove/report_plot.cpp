@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/html.h"
 #include "prove/report.h"
 #include "prove/report_parts.h"
 

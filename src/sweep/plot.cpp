@@ -6,6 +6,8 @@
 #include <cmath>
 #include <set>
 
+#include "base/html.h"
+
 namespace mettle::sweep {
 namespace {
 
@@ -18,32 +20,6 @@ std::string number(double value) {
 }
 
 }  // namespace
-
-std::string html_text(const std::string& text) {
-  std::string out;
-  for (const char c : text) {
-    switch (c) {
-      case '&':
-        out += "&amp;";
-        break;
-      case '<':
-        out += "&lt;";
-        break;
-      case '>':
-        out += "&gt;";
-        break;
-      case '"':
-        out += "&quot;";
-        break;
-      case '\'':
-        out += "&#39;";
-        break;
-      default:
-        if (static_cast<unsigned char>(c) >= 32 || c == '\n' || c == '\t') out += c;
-    }
-  }
-  return out;
-}
 
 std::vector<double> round_ticks(double most) {
   if (!(most > 0) || !std::isfinite(most)) most = 1;

@@ -21,8 +21,6 @@ struct Plot {
 // "" when there is no point at all.
 std::string svg(const Plot& plot);
 
-// Text inside HTML or SVG, attributes too; control bytes are dropped.
-std::string html_text(const std::string& text);
 // The largest of ticks 0, s, 2s, ... that reach over `most`, with a round s.
 std::vector<double> round_ticks(double most);
 

@@ -3,6 +3,7 @@
 
 #include <functional>
 
+#include "base/html.h"
 #include "sweep/detectors.h"
 #include "sweep/plot.h"
 #include "sweep/report.h"
@@ -62,7 +63,7 @@ std::string table_html(const Plan& plan, const std::vector<Row>& rows, int winne
       if (c == 6) style = "what";
       const std::string text = c == 1 ? fmt::format("<a href=\"#c{}\" style=\"color:inherit\">{}</a>",
                                                     rows[r - 1].cell->number, html_text(table[r][c]))
-                                      : html_text(table[r][c].substr(0, 600));
+                                      : html_text(table[r][c], 600);
       out += fmt::format("<td{}>{}</td>", style.empty() ? "" : fmt::format(" class=\"{}\"", style), text);
     }
     out += "</tr>\n";
@@ -147,7 +148,8 @@ std::string cell_html(const Row& row, bool winner) {
     std::string words;
     for (const auto& [name, value] : r.env) words += fmt::format("{}={} ", name, shell_words({value}));
     out += fmt::format("<pre>{}</pre>\n<p class=\"soft\"><a href=\"cells/{}/log.txt\">log</a>, {} bytes</p>\n",
-                       html_text(words + shell_words(r.command)), html_text(row.cell->folder), r.log_bytes);
+                       html_text(words + shell_words(r.command), std::string::npos), html_text(row.cell->folder),
+                       r.log_bytes);
   }
   return out + "</details>\n";
 }

@@ -1,6 +1,6 @@
-#include <cstdint>
+#include "base/html.h"
 
-#include "prove/report.h"
+#include <cstdint>
 
 namespace mettle {
 namespace {
