@@ -3,6 +3,7 @@
 // product has few blocks: they are split along k, and a second launch adds the parts in order.
 #include <algorithm>
 
+#include "ops/cuda/device/gdn_few_rows.cuh"
 #include "ops/cuda/device/mma_tiles.cuh"
 #include "ops/cuda/gdn_recurrent.h"
 
@@ -15,11 +16,18 @@ constexpr int kBlocks = 256;    // that are enough for a GPU: splitting k stops 
 struct Projections {
   P64View qkv, z, ba;
   float *qkv_out, *z_out, *ba_out;
-  int ba_blocks, qkv_blocks;
+  int ba_blocks, qkv_blocks, parts;  // blocks of ba; of qkv, for each part of the rows
   const uint16_t* x;
   int rows;
   int32_t* tickets;
   int ticket_count;
+};
+
+// What a block holds of the weights and x in shared memory: two blocks fit a multiprocessor.
+template <class W, int BN>
+struct Stages {
+  static constexpr int kCount = 96 * 1024 / tiles::Shape<W, BN>::kStage, kBytes = kCount * tiles::Shape<W, BN>::kStage;
+  static_assert(kCount >= 2);
 };
 
 struct BlockMemory {  // beside the stages
@@ -40,6 +48,7 @@ template <class W, int BN>
 __device__ __forceinline__ void project_block(const P64View& w, const uint16_t* x, float* y, int rows, int block,
                                               int first, const Steps& of, uint8_t* stages, BlockMemory& memory) {
   using S = tiles::Shape<W, BN>;
+  constexpr int kStages = Stages<W, BN>::kCount;
   const int warp = static_cast<int>(threadIdx.x / 32), lane = static_cast<int>(threadIdx.x % 32), g = lane / 4,
             t = lane % 4;
   const int count = min(BN, rows - first), steps = of.end - of.begin;
@@ -59,14 +68,14 @@ __device__ __forceinline__ void project_block(const P64View& w, const uint16_t* 
     ptx::copy_async_4(&memory.row_scale[threadIdx.x], w.row_scale + (ok ? row : 0), ok);
   }
 #pragma unroll
-  for (int s = 0; s < S::kStages - 1; ++s)
+  for (int s = 0; s < kStages - 1; ++s)
     if (s < steps) copier.copy_weights(stages + s * S::kStage, of.begin + s);
   for (int column = static_cast<int>(threadIdx.x); column < BN; column += static_cast<int>(blockDim.x))
     memory.x_row[column] = column < count ? first + column : -1;
   ptx::wait();  // weights are there from the start, rows of x come from the kernel before
   __syncthreads();
 #pragma unroll
-  for (int s = 0; s < S::kStages - 1; ++s) {
+  for (int s = 0; s < kStages - 1; ++s) {
     if (s < steps) copier.copy_x(stages + s * S::kStage, of.begin + s);
     ptx::copy_async_commit();
   }
@@ -74,18 +83,18 @@ __device__ __forceinline__ void project_block(const P64View& w, const uint16_t* 
   const int first_tile = warp / S::kColumnWarps * S::kRowTiles;
   const int first_column = warp % S::kColumnWarps * (BN / S::kColumnWarps);
   float c[S::kRowTiles][S::kBlocks][4] = {};
-  int now = 0, next = S::kStages - 1;
+  int now = 0, next = kStages - 1;
   for (int s = 0; s < steps; ++s) {
-    ptx::copy_async_wait<S::kStages - 2>();
+    ptx::copy_async_wait<kStages - 2>();
     __syncthreads();
-    if (s + S::kStages - 1 < steps) {
-      copier.copy_weights(stages + next * S::kStage, of.begin + s + S::kStages - 1);
-      copier.copy_x(stages + next * S::kStage, of.begin + s + S::kStages - 1);
+    if (s + kStages - 1 < steps) {
+      copier.copy_weights(stages + next * S::kStage, of.begin + s + kStages - 1);
+      copier.copy_x(stages + next * S::kStage, of.begin + s + kStages - 1);
     }
     ptx::copy_async_commit();
     tiles::multiply_stage<W, BN>(c, stages + now * S::kStage, first_tile, first_column, count, lane);
-    now = now + 1 == S::kStages ? 0 : now + 1;
-    next = next + 1 == S::kStages ? 0 : next + 1;
+    now = now + 1 == kStages ? 0 : now + 1;
+    next = next + 1 == kStages ? 0 : next + 1;
   }
 
 #pragma unroll
@@ -107,23 +116,27 @@ __device__ __forceinline__ void project_block(const P64View& w, const uint16_t* 
   }
 }
 
-// blockIdx.x: BN rows of x; blockIdx.y: blocks of ba (bf16), then of qkv, then of z.
+// Blocks of ba (bf16; a tile of it against sixteen rows of x each), then of qkv, then of z; neighbours share weights.
 template <class W, int BN>
 __global__ __launch_bounds__(256, 2) void gdn_project_tiles_kernel(Projections p) {
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ BlockMemory memory;
-  const int first = static_cast<int>(blockIdx.x) * BN, block = static_cast<int>(blockIdx.y);
+  const int index = static_cast<int>(blockIdx.x), rest = index - p.ba_blocks;
   ptx::trigger();
-  if (block < p.ba_blocks) {
-    project_block<tiles::Bf16, BN>(p.ba, p.x, p.ba_out, p.rows, block, first, all_steps(p.ba), shared, memory);
-    if (block > 0 || first > 0) return;
+  if (rest < 0) {
+    const int first = index / p.ba.tiles * kGdnFewRows;
+    gdn_few_rows<p64::Bf16Stream, kGdnFewRows / 8, kGdnWarps, false>(
+        p.ba, p.x + int64_t{first} * p.ba.cols, p.ba_out + int64_t{first} * p.ba.rows, p.rows - first,
+        index % p.ba.tiles, reinterpret_cast<float4(*)[kGdnFewRows / 8][32]>(shared));
+    if (index > 0) return;
+    ptx::wait();  // warps without a share of k have not
     for (int i = static_cast<int>(threadIdx.x); i < p.ticket_count; i += static_cast<int>(blockDim.x)) p.tickets[i] = 0;
     return;
   }
-  const int rest = block - p.ba_blocks;
-  const bool is_z = rest >= p.qkv_blocks;
+  const int block = rest / p.parts, first = (rest - block * p.parts) * BN;
+  const bool is_z = block >= p.qkv_blocks;
   const P64View& w = is_z ? p.z : p.qkv;
-  project_block<W, BN>(w, p.x, is_z ? p.z_out : p.qkv_out, p.rows, is_z ? rest - p.qkv_blocks : rest, first,
+  project_block<W, BN>(w, p.x, is_z ? p.z_out : p.qkv_out, p.rows, is_z ? block - p.qkv_blocks : block, first,
                        all_steps(w), shared, memory);
 }
 
@@ -165,13 +178,13 @@ int blocks_of(const P64View& w) { return (w.tiles + tiles::kTileRows - 1) / tile
 
 template <class W, int BN>
 void launch_blocks(Projections p, cudaStream_t stream) {
-  constexpr int kBytes = std::max(tiles::Shape<W, BN>::kBytes, tiles::Shape<tiles::Bf16, BN>::kBytes);
+  constexpr int kBytes = Stages<W, BN>::kBytes;
   CUDA_CHECK(
       cudaFuncSetAttribute(gdn_project_tiles_kernel<W, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  p.ba_blocks = blocks_of(p.ba);
+  p.ba_blocks = p.ba.tiles * ((p.rows + kGdnFewRows - 1) / kGdnFewRows);
   p.qkv_blocks = blocks_of(p.qkv);
-  launch({.grid = dim3(static_cast<unsigned>((p.rows + BN - 1) / BN),
-                       static_cast<unsigned>(p.ba_blocks + p.qkv_blocks + blocks_of(p.z))),
+  p.parts = (p.rows + BN - 1) / BN;
+  launch({.grid = dim3(static_cast<unsigned>(p.ba_blocks + (p.qkv_blocks + blocks_of(p.z)) * p.parts)),
           .block = dim3(256),
           .shared_bytes = kBytes,
           .stream = stream},
@@ -186,7 +199,7 @@ bool project_together(const Projections& p, cudaStream_t stream) {
 
 template <class W, int BN>
 void launch_output(Output p, float* partial, float* parts, cudaStream_t stream) {
-  constexpr int kBytes = tiles::Shape<W, BN>::kBytes;
+  constexpr int kBytes = Stages<W, BN>::kBytes;
   CUDA_CHECK(cudaFuncSetAttribute(gdn_output_kernel<W, BN>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
   const int columns = (p.rows + BN - 1) / BN, blocks = blocks_of(p.weight);
   const int steps = (p.weight.cols + tiles::kStepK - 1) / tiles::kStepK;
@@ -222,6 +235,7 @@ bool gdn_project_tiles(const GdnRecurrent& a, const GdnWeights& weights, const u
                       .ba_out = a.ba,
                       .ba_blocks = 0,
                       .qkv_blocks = 0,
+                      .parts = 0,
                       .x = x,
                       .rows = a.rows,
                       .tickets = a.tickets,
