@@ -170,8 +170,8 @@ __global__ __launch_bounds__(256, MANY ? 2 : 3) void moe_gate_up_kernel(Pass a, 
     float c[1][4] = {};
     const bool ok[1] = {active && first + g < w.count};
     const uint16_t* row[1] = {a.x + int64_t{ok[0] ? nth_bit(w.mask, first + g) : 0} * a.hidden};
-    p64::stream_tile_row<W, 1, MANY>(c, payload, units, part, split, a.hidden, row, ok, lane, active,
-                                     shared && first == 0);
+    p64::stream_tile_row<W, 1, MANY, 4>(c, payload, units, part, split, a.hidden, row, ok, lane, active,
+                                        shared && first == 0);
     if (split > 1) {
       partial[warp][lane] = make_float4(c[0][0], c[0][1], c[0][2], c[0][3]);
       __syncthreads();
@@ -211,7 +211,7 @@ __device__ __forceinline__ void down_tile(const Pass& a, const MoeScratch& s, co
     float c[1][4] = {};
     const bool ok[1] = {first + g < w.count};
     const uint16_t* row[1] = {s.h + int64_t{w.begin + (ok[0] ? first + g : 0)} * a.width};
-    p64::stream_tile_row<W, 1, MANY>(c, payload, units, 0, 1, a.width, row, ok, lane, true, false);
+    p64::stream_tile_row<W, 1, MANY, 4>(c, payload, units, 0, 1, a.width, row, ok, lane, true, false);
 #pragma unroll
     for (int q = 0; q < 4; ++q) {
       const int m = first + 2 * t + (q & 1);

@@ -32,8 +32,8 @@ __global__ __launch_bounds__(256, NT == 1 && !MANY ? 3 : 2) void linear_mma_kern
     ok[n] = active && first + g + 8 * n < rows;
     row[n] = x + int64_t{first + g + 8 * n} * w.cols;
   }
-  p64::stream_tile_row<W, NT, MANY>(c, w.payload + int64_t{tile} * w.units * W::kBytes, w.units, part, SPLIT, w.cols,
-                                    row, ok, lane, active, true);
+  p64::stream_tile_row<W, NT, MANY, 4 / NT>(c, w.payload + int64_t{tile} * w.units * W::kBytes, w.units, part, SPLIT,
+                                            w.cols, row, ok, lane, active, true);
 
   if constexpr (SPLIT > 1) {
 #pragma unroll

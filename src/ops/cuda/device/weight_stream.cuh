@@ -104,26 +104,32 @@ __device__ __forceinline__ void multiply(float (*c)[4], const typename W::Unit& 
   }
 }
 
-// One loaded unit against the columns `row`; k beyond k_end reads zero activations.
-template <class W, int NT>
+// One loaded unit against the columns `row`; k beyond k_end reads zero activations. ASK: tiles of activations that are
+// asked for at once (registers: 8 NT each); one after the other each waits for L2 anew.
+template <class W, int NT, int ASK = 1>
 __device__ __forceinline__ void multiply_unit(float (*c)[4], const typename W::Unit& weights, int unit, int k_end,
                                               const uint16_t* const* row, const bool* ok, int lane) {
+  constexpr int kAsk = ASK < W::kTiles ? ASK : W::kTiles;
 #pragma unroll
-  for (int i = 0; i < W::kTiles; ++i) {
-    const int k = (unit * W::kTiles + i) * 64 + 16 * (lane % 4);
-    bool in[NT];
+  for (int first = 0; first < W::kTiles; first += kAsk) {
+    ActivationTile<NT> x[kAsk];
 #pragma unroll
-    for (int n = 0; n < NT; ++n) in[n] = ok[n] && k < k_end;
-    ActivationTile<NT> x;
-    x.load(row, k, in);
-    multiply<W, NT>(c, weights, i, x);
+    for (int i = 0; i < kAsk; ++i) {
+      const int k = (unit * W::kTiles + first + i) * 64 + 16 * (lane % 4);
+      bool in[NT];
+#pragma unroll
+      for (int n = 0; n < NT; ++n) in[n] = ok[n] && k < k_end;
+      x[i].load(row, k, in);
+    }
+#pragma unroll
+    for (int i = 0; i < kAsk; ++i) multiply<W, NT>(c, weights, first + i, x[i]);
   }
 }
 
 // The units first, first + step, ... of one tile row. MANY: more than one per warp, then the next unit's loads are in
 // flight while this one is multiplied (twice the registers). Weights do not depend on the kernel before this one,
 // activations do: `early` waits for it only after the first weights are under way.
-template <class W, int NT, bool MANY>
+template <class W, int NT, bool MANY, int ASK = 1>
 __device__ __forceinline__ void stream_tile_row(float (*c)[4], const uint8_t* weights, int units, int first, int step,
                                                 int k_end, const uint16_t* const* row, const bool* ok, int lane,
                                                 bool active, bool early) {
@@ -131,12 +137,12 @@ __device__ __forceinline__ void stream_tile_row(float (*c)[4], const uint8_t* we
   W::load(now, weights + int64_t{first} * W::kBytes, lane, active && first < units);
   if (early) ptx::wait();
   if constexpr (!MANY) {
-    if (first < units) multiply_unit<W, NT>(c, now, first, k_end, row, ok, lane);
+    if (first < units) multiply_unit<W, NT, ASK>(c, now, first, k_end, row, ok, lane);
   } else {
     typename W::Unit next;
     for (int u = first; u < units; u += step) {
       if (u + step < units) W::load(next, weights + int64_t{u + step} * W::kBytes, lane, active);
-      multiply_unit<W, NT>(c, now, u, k_end, row, ok, lane);
+      multiply_unit<W, NT, ASK>(c, now, u, k_end, row, ok, lane);
       now = next;
     }
   }
