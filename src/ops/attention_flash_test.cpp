@@ -88,6 +88,10 @@ TEST(AttentionFlash, RefusesWithValues) {
   Device small = gpu();
   small.shared_per_block = 99 * 1024;
   EXPECT_EQ(b.supports(p, small).code, VerdictCode::kSmemTooSmall);
+  small.shared_per_block = 163 * 1024;  // codes take less, since one stage is widened at a time
+  EXPECT_EQ(b.supports(p, small).code, VerdictCode::kSmemTooSmall);
+  p.cache = CacheFormat::kE4M3;
+  EXPECT_NE(b.supports(p, small).code, VerdictCode::kSmemTooSmall);
   EXPECT_EQ(b.supports(good, this_cpu()).code, VerdictCode::kWrongSm);
 }
 

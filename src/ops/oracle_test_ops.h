@@ -65,8 +65,8 @@ struct AttentionSetup {
         batch(pieces, p.block_size, random),
         x(dtype_of(p.activation), {batch.batch.rows, p.hidden}),
         partial(DType::kF32, {batch.batch.rows, p.hidden}),
-        k_cache(dtype_of(p.activation), {batch.blocks, p.block_size, p.kv_heads, p.head_dim}),
-        v_cache(dtype_of(p.activation), k_cache.view.shape) {
+        k_cache(p.cache_dtype(), {batch.blocks, p.block_size, p.kv_heads, p.head_dim}),
+        v_cache(p.cache_dtype(), k_cache.view.shape) {
     const int64_t heads = static_cast<int64_t>(p.heads) * p.head_dim,
                   kv = static_cast<int64_t>(p.kv_heads) * p.head_dim;
     memory.push_back(random_weights(p.qkv_format, {heads * (p.gate ? 2 : 1), kv, kv}, p.hidden, random));
@@ -78,6 +78,10 @@ struct AttentionSetup {
     }
     for (int i = 0; i < p.rotary_dim / 2; ++i)
       raw.inv_freq.push_back(static_cast<float>(std::pow(theta, -2.0 * i / p.rotary_dim)));
+    if (p.cache == CacheFormat::kE4M3) {
+      raw.k_scale = std::exp(normal(random));
+      raw.v_scale = std::exp(normal(random));
+    }
     packed = pack_attention(Layout::kTile16, raw);
     x.fill(random);
     k_cache.fill(random);

@@ -90,6 +90,8 @@ struct Values {
   void set(int64_t i, float value) {
     if (view.dtype == DType::kF32) {
       view.as<float>()[i] = value;
+    } else if (view.dtype == DType::kE4M3) {
+      view.as<uint8_t>()[i] = float_to_e4m3(value);
     } else {
       view.as<uint16_t>()[i] = float_to_bf16(value);
     }
@@ -146,6 +148,7 @@ void run_reference(typename Op::Args args, int rows, int members = 1) {
 }
 
 inline double value_at(const TensorView& x, int64_t i) {
+  if (x.dtype == DType::kE4M3) return e4m3_to_float(x.as<uint8_t>()[i]);
   return x.dtype == DType::kF32 ? static_cast<double>(x.as<float>()[i])
                                 : static_cast<double>(bf16_to_float(x.as<uint16_t>()[i]));
 }
@@ -159,11 +162,12 @@ inline Worst worst_of(const Expected& e, const auto& get) {
   Worst worst;
   for (int64_t i = 0; i < e.rows * e.cols; ++i) {
     const auto at = static_cast<size_t>(i);
-    const double g = get(i), x = e.value[at];
-    const int bits = e.dtype == DType::kBF16 ? 8 : 24;
-    const int exponent = g == 0 ? -125 : std::max(std::ilogb(g) + 1, -125);
+    const bool fp8 = e.dtype == DType::kE4M3;
+    const double g = get(i), x = fp8 ? std::clamp(e.value[at], -448., 448.) : e.value[at];
+    const int bits = fp8 ? 4 : e.dtype == DType::kBF16 ? 8 : 24, least = fp8 ? -5 : -125;
+    const int exponent = g == 0 ? least : std::max(std::ilogb(g) + 1, least);
     double half = std::ldexp(0.5, exponent - bits);
-    if (std::fabs(x) < std::fabs(g) && std::fabs(g) == std::ldexp(0.5, exponent)) half /= 2;
+    if (std::fabs(x) < std::fabs(g) && std::fabs(g) == std::ldexp(0.5, exponent) && exponent > least) half /= 2;
     const double over = std::max(std::fabs(g - x) - half, 0.0) - e.jump[at] - 0x1p-126;
     double sigmas = over <= 0 ? 0 : over / std::max(std::hypot(e.sys[at], e.rnd[at]), 1e-300);
     if (!std::isfinite(g) || std::isnan(over)) sigmas = INFINITY;

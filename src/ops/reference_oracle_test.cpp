@@ -72,7 +72,7 @@ TEST(ReferenceOracle, Moe) {
   RecordProperty("worst", std::to_string(worst));
 }
 
-TEST(ReferenceOracle, Attention) {
+void expect_attention_over(CacheFormat cache) {
   double worst = 0, worst_k = 0, worst_v = 0;
   for (int seed = 0; seed < kSeeds; ++seed)
     for (const Activation activation : kActivations) {
@@ -89,6 +89,7 @@ TEST(ReferenceOracle, Attention) {
                                .qkv_format = format_of(seed, 0),
                                .out_format = format_of(seed, 2),
                                .activation = activation,
+                               .cache = cache,
                                .block_size = seed % 2 == 0 ? 16 : 5};
       AttentionSetup s(p, {{1, 0}, {1, 130}, {3, 15}, {40, 0}, {33, 300}, {1, 16}}, random);
       const oracle::AppendExpected append = oracle::attention_append(p, s.raw, s.batch.batch, s.x.view, {});
@@ -100,8 +101,11 @@ TEST(ReferenceOracle, Attention) {
   EXPECT_LE(worst, kHealthy);
   EXPECT_LE(worst_k, kHealthy);
   EXPECT_LE(worst_v, kHealthy);
-  RecordProperty("worst", std::to_string(worst));
+  testing::Test::RecordProperty("worst", std::to_string(worst));
 }
+
+TEST(ReferenceOracle, Attention) { expect_attention_over(CacheFormat::kActivation); }
+TEST(ReferenceOracle, AttentionOverAnFp8Cache) { expect_attention_over(CacheFormat::kE4M3); }
 
 TEST(ReferenceOracle, Gdn) {
   double worst = 0, worst_state = 0, worst_conv = 0;

@@ -100,7 +100,31 @@ TEST(Judge, StepsOfTheFormats) {
   EXPECT_EQ(judge::quantum(0x1p-126, DType::kF32), 0x1p-149);
   EXPECT_EQ(rounded(3.4e38, DType::kBF16), kInf);
   EXPECT_EQ(rounded(-1e39, DType::kF32), -kInf);
-  EXPECT_THROW(judge::quantum(1, DType::kE4M3), std::exception);
+  EXPECT_THROW(judge::quantum(1, DType::kU8), std::exception);
+}
+
+TEST(Judge, Fp8SaturatesAndIsSubnormalBelowTwoToMinusSix) {
+  EXPECT_EQ(judge::quantum(0, DType::kE4M3), 0x1p-9);
+  EXPECT_EQ(judge::quantum(300, DType::kE4M3), 32);
+  for (int code = 0; code < 256; ++code) {  // between neighbours, at and beside the middle
+    const float x = e4m3_to_float(static_cast<uint8_t>(code)), next = e4m3_to_float(static_cast<uint8_t>(code + 1));
+    if (std::isnan(x) || std::isnan(next)) continue;
+    for (const float part : {0.f, 0.25f, 0.499f, 0.5f, 0.501f, 0.75f}) {
+      const float v = x + part * (next - x);
+      EXPECT_EQ(rounded(static_cast<double>(v), DType::kE4M3), static_cast<double>(e4m3_to_float(float_to_e4m3(v))))
+          << v;
+    }
+  }
+  EXPECT_EQ(rounded(1e9, DType::kE4M3), 448);
+  EXPECT_EQ(rounded(-465, DType::kE4M3), -448);
+  Expected beyond(1, 2, DType::kE4M3);
+  beyond.value = {700, -1e6};
+  beyond.sys = {1e-3, 1e-3};
+  EXPECT_FALSE(wrong(beyond, {448, -448}));
+  EXPECT_TRUE(wrong(beyond, {416, -448}));
+  EXPECT_TRUE(wrong(beyond, {448, 448}));
+  EXPECT_TRUE(wrong(beyond, {NAN, -448}));
+  EXPECT_EQ(judge::excess(700, 448, DType::kE4M3), 0);
 }
 
 TEST(Judge, RoundsLikeTheHardware) {

@@ -166,6 +166,16 @@ TEST(Prover, SmallProblemsOfEveryFormatAreProved) {
                                         .gate = true,
                                         .qk_norm = false,
                                         .activation = a});
+    for (const bool norm : {false, true})
+      problems.push_back(AttentionProblem{.hidden = 112,
+                                          .heads = 4,
+                                          .kv_heads = 2,
+                                          .head_dim = norm ? 30 : 24,
+                                          .rotary_dim = 8,
+                                          .gate = norm,
+                                          .qk_norm = norm,
+                                          .activation = a,
+                                          .cache = CacheFormat::kE4M3});
     problems.push_back(GdnProblem{.hidden = 80, .key_heads = 1, .value_heads = 3, .dk = 16, .dv = 16, .activation = a});
   }
   problems.push_back(MoeProblem{.hidden = 64, .experts = 36, .top_k = 4, .width = 32});  // no power of two, no tile

@@ -314,6 +314,8 @@ TEST_F(ApiTest, ModelsTokensHealthMetricsPlan) {
   start([](const auto&, const auto&) { return FakeReply{{1}, kImEnd, {}}; }, {.served_name = "own/name"});
   const Json models = Json::parse(get("/v1/models").body);
   EXPECT_EQ(models["data"][0]["id"], "own/name");
+  EXPECT_EQ(models["data"][0]["dense_dtype"], "auto");
+  EXPECT_EQ(models["data"][0]["kv_cache_dtype"], "bf16");
   EXPECT_EQ(get("/v1/models/own%2Fname").status, 200);
   EXPECT_EQ(get("/v1/models/other").status, 404);
   EXPECT_EQ(post_json("/tokenize", {{"prompt", "<|im_end|>a"}})["tokens"][0], kImEnd);

@@ -67,6 +67,20 @@ TEST(PlanJson, SaysWhatServesWhatWouldAndWhyTheRestDoesNot) {
   EXPECT_EQ(plan["memory"]["planned_bytes"], 77);
   EXPECT_EQ(plan["memory"]["available_bytes"], 99);
   EXPECT_EQ(plan["guard"]["mode"], "spot");
+  EXPECT_EQ(plan["dense_dtype"], "auto");
+  EXPECT_EQ(plan["kv_cache_dtype"], "bf16");
+  EngineInfo fp8 = info();
+  fp8.dense = DenseDtype::kFp8;
+  fp8.requantised = 7;
+  fp8.kv_cache = DType::kE4M3;
+  fp8.attention_layers = 5;
+  fp8.scaled_layers = 3;
+  const auto told = plan_json("m", fp8, {}, serving());
+  EXPECT_EQ(told["dense_dtype"], "fp8");
+  EXPECT_EQ(told["requantised"], 7);
+  EXPECT_EQ(told["kv_cache_dtype"], "fp8_e4m3");
+  EXPECT_EQ(told["kv_scaled_layers"], 3);
+  EXPECT_EQ(told["attention_layers"], 5);
 }
 
 TEST(PlanJson, QuarantinesAreTold) {

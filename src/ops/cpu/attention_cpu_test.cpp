@@ -37,8 +37,8 @@ struct Step {
   Step(const AttentionProblem& problem, const std::vector<std::pair<int, int>>& lengths)
       : p(problem),
         x(dtype_of(p.activation), {rows_of(lengths), p.hidden}),
-        k_cache(dtype_of(p.activation), {blocks_of(p, lengths), p.block_size, p.kv_heads, p.head_dim}),
-        v_cache(dtype_of(p.activation), {blocks_of(p, lengths), p.block_size, p.kv_heads, p.head_dim}) {
+        k_cache(p.cache_dtype(), {blocks_of(p, lengths), p.block_size, p.kv_heads, p.head_dim}),
+        v_cache(p.cache_dtype(), {blocks_of(p, lengths), p.block_size, p.kv_heads, p.head_dim}) {
     cpu_test::RandomMatrix qkv(p.qkv_format, p.qkv_rows(), p.hidden),
         out(p.out_format, p.hidden, int64_t{p.heads} * p.head_dim);
     RawAttention raw{{qkv.raw}, {out.raw}};
@@ -48,6 +48,7 @@ struct Step {
     }
     for (int i = 0; i < p.rotary_dim / 2; ++i)
       raw.inv_freq.push_back(std::pow(1e4f, -2.f * static_cast<float>(i) / static_cast<float>(p.rotary_dim)));
+    if (p.cache == CacheFormat::kE4M3) raw.k_scale = 0.3f, raw.v_scale = 0.011f;
     weights = pack_attention(Layout::kTile16, raw);
     cpu_test::fill(x.view());
     cpu_test::fill(k_cache.view());
@@ -107,11 +108,14 @@ class AttentionCpu : public testing::TestWithParam<Tactic> {
       ASSERT_NEAR(got.values[i], want.values[i], bound)
           << "row " << i / static_cast<size_t>(p.hidden) << " column " << i % static_cast<size_t>(p.hidden);
     const auto cache = [&](const std::vector<uint8_t>& a, size_t i) {
+      if (p.cache == CacheFormat::kE4M3) return e4m3_to_float(a[i]);
       return p.activation == Activation::kBf16 ? bf16_to_float(reinterpret_cast<const uint16_t*>(a.data())[i])
                                                : reinterpret_cast<const float*>(a.data())[i];
     };
-    for (size_t i = 0; i < got.k.size() / size_of(dtype_of(p.activation)); ++i) {
-      const double step_of = p.activation == Activation::kBf16 ? 0.0079 : 2e-5;
+    for (size_t i = 0; i < got.k.size() / size_of(p.cache_dtype()); ++i) {
+      const double step_of = p.cache_dtype() == DType::kE4M3   ? 0.126  // one step of the format
+                             : p.cache_dtype() == DType::kBF16 ? 0.0079
+                                                               : 2e-5;
       ASSERT_NEAR(cache(got.k, i), cache(want.k, i), step_of * (std::abs(cache(want.k, i)) + 0.3)) << "k " << i;
       ASSERT_NEAR(cache(got.v, i), cache(want.v, i), step_of * (std::abs(cache(want.v, i)) + 0.3)) << "v " << i;
     }
@@ -136,6 +140,8 @@ TEST_P(AttentionCpu, RaggedBatchAgainstTheReference) {
     p.rotary_dim = 8;
     p.out_format = WeightFormat::kFp8;
     check(p, kRagged);
+    p.cache = CacheFormat::kE4M3;
+    check(p, kRagged);
   }
 }
 
@@ -153,6 +159,8 @@ TEST_P(AttentionCpu, OddShapes) {
   check(p, kRagged);
   p.heads = p.kv_heads = 1, p.block_size = 64;
   check(p, {{0, 1}});
+  p.cache = CacheFormat::kE4M3, p.head_dim = 13;
+  check(p, {{0, 1}, {90, 1}});
 }
 
 TEST_P(AttentionCpu, ARowDoesNotDependOnItsNeighboursNorOnThreads) {

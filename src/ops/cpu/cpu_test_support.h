@@ -108,6 +108,8 @@ inline double value(const TensorView& x, int64_t i) {
 inline void set(const TensorView& x, int64_t i, float v) {
   if (x.dtype == DType::kF32) {
     x.as<float>()[i] = v;
+  } else if (x.dtype == DType::kE4M3) {
+    x.as<uint8_t>()[i] = float_to_e4m3(v);
   } else {
     x.as<uint16_t>()[i] = float_to_bf16(v);
   }
