@@ -173,7 +173,8 @@ TEST(Formats, ScalesOfTheCacheAreThoseOfTheCheckpoint) {
     EXPECT_LT(distance(scaled, exact), 0.05) << k << " " << v;
     EXPECT_LT(distance(logits_of(Scaled(scales(k, v)), kCodes, "reference"), scaled), 1e-3);
   }
-  EXPECT_GT(distance(logits_of(Scaled(scales(1e-6f, 1)), kCodes), exact), 0.02) << "everything saturates";
+  for (const auto& [k, v] : {std::pair{1e-6f, 1.f}, {1.f, 1e-6f}})
+    EXPECT_GT(distance(logits_of(Scaled(scales(k, v)), kCodes), exact), 0.02) << "all of k or v saturates";
   // compressed-tensors' names.
   EXPECT_EQ(logits_of(Scaled({{kLayer + ".k_scale", 0.05f}, {kLayer + ".v_scale", 0.02f}}), kCodes),
             logits_of(Scaled(scales(0.05f, 0.02f)), kCodes));

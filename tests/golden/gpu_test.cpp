@@ -52,6 +52,34 @@ TEST_P(Gpu, LogitsAreAsCloseAsTransformers) {
   EXPECT_LE(median(errors), 1.5 * transformers_error());
 }
 
+// docs/formats.md: bounds of about twice what a CPU is away, and both change numbers.
+TEST_P(Gpu, FormatsOnRequestStayNear) {
+  const Safetensors tensors = Safetensors::open_file(kGolden + "/golden.safetensors");
+  const struct {
+    DenseDtype dense;
+    CacheFormat cache;
+    double most;
+  } kinds[] = {{DenseDtype::kFp8, CacheFormat::kActivation, 0.08},
+               {DenseDtype::kAuto, CacheFormat::kE4M3, 0.04},
+               {DenseDtype::kFp8, CacheFormat::kE4M3, 0.1}};
+  for (const auto& kind : kinds) {
+    EngineOptions options = gpu_options();
+    options.dense = kind.dense;
+    options.kv_cache = kind.cache;
+    Watched engine(options, on_gpu(GetParam()));
+    std::vector<double> errors;
+    for (const auto& p : golden_prompts()) {
+      const auto run = engine.run(p["ids"].get<Ids>(), greedy_through(1));
+      errors.push_back(
+          relative_l2(run.logits.at(0), floats_of(tensors, "logits." + std::to_string(p["id"].get<int>()))));
+    }
+    std::printf("%s, cache %s: median relative L2 %.5f\n", std::string(name_of(kind.dense)).c_str(),
+                std::string(name_of(kind.cache)).c_str(), median(errors));
+    EXPECT_GT(median(errors), 1.5 * transformers_error());
+    EXPECT_LE(median(errors), kind.most);
+  }
+}
+
 // Differences of two BF16 runs, step by step. A router's near tie may fall another way in a single row, and that row is
 // then far off: such steps are listed and rare.
 class Steps {
