@@ -124,6 +124,24 @@ TEST_F(Hub, PartialFileOfAnotherSizeIsBegunAnew) {
   EXPECT_FALSE(partial.is_done(0));
 }
 
+TEST_F(Hub, DamagedBooksOfTheRightSizeAreNotBelieved) {
+  const CacheFolder cache(folder_, "org/model");
+  const RemoteFile file = remote(5);
+  {
+    PartialFile partial(cache, file, cache.try_lock(file.sum));
+    partial.set_done(0);
+  }
+  int damaged = 0;
+  for (const auto& entry : fs::directory_iterator(folder_ / "models--org--model/blobs")) {
+    if (fs::file_size(entry) == 5) continue;  // what was loaded itself
+    std::fstream(entry.path(), std::ios::in | std::ios::out | std::ios::binary) << '#';
+    ++damaged;
+  }
+  ASSERT_EQ(damaged, 1);
+  const PartialFile partial(cache, file, cache.try_lock(file.sum));
+  EXPECT_FALSE(partial.is_done(0));
+}
+
 TEST_F(Hub, PublishedBlobAndItsLink) {
   const CacheFolder cache(folder_, "org/model");
   RemoteFile file = remote(3);

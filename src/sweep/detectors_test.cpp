@@ -40,6 +40,10 @@ TEST(Detectors, NearMissesOfRepetition) {
   EXPECT_EQ(cause(find_repetition(std::string(23, 'a'))), "");                           // short
   EXPECT_EQ(cause(find_repetition("no no no no, said he, and went his way home")), "");  // not at the end
   EXPECT_EQ(cause(find_repetition("row, row, row your boat gently down the stream")), "");
+  EXPECT_EQ(cause(find_repetition("He laughed: ha ha ha ha ha ha")), "");  // too few bytes
+  EXPECT_EQ(cause(find_repetition("A long text first, about this and that, a river, a mill and its miller, and then he "
+                                  "laughs: ha ha ha ha ha ha ha ha ha ha ha")),
+            "");  // the smaller half
   EXPECT_EQ(cause(find_repetition("A long text first, about this and that, and then: ha ha ha ha ha")), "");
 }
 
@@ -83,6 +87,7 @@ TEST(Detectors, Agreement) {
   EXPECT_EQ(agreement("", "abcd"), 0);
   EXPECT_EQ(agreement("abcdefgh", "abcd"), 1);
   EXPECT_EQ(agreement("", ""), 1);
+  EXPECT_EQ(agreement("abcd", ""), 0);
 }
 
 TEST(Detectors, NanOfPythonBecomesNullOutsideOfStrings) {
