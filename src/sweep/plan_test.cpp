@@ -204,6 +204,8 @@ TEST(SweepPlan, HostileTextIsBounded) {
   EXPECT_THAT(refusal("[server]\ncommand = [\"x\\u0000y\"]"), HasSubstr("zero byte"));
   EXPECT_THAT(refusal("[server]\ncommand = [\"" + std::string(9000, 'x') + "\"]"), HasSubstr("at most 8192 bytes"));
   EXPECT_THAT(refusal("\xff\xfe"), HasSubstr("no TOML"));
+  EXPECT_THAT(refusal("[server]\ncommand = \xC3\xA9"), HasSubstr("no TOML"));
+  EXPECT_THAT(refusal("[server]\ncommand =\x05"), HasSubstr("x.toml:2: no TOML: control byte 0x05"));
   std::string matrix = "[server]\ncommand = [\"x\"]\n[matrix]\n";
   for (const char axis : {'a', 'b', 'c'}) {
     matrix += std::string("\"--") + axis + "\" = [";
