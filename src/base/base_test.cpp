@@ -152,6 +152,17 @@ TEST(Subprocess, GivesLinesAsTheyCome) {
   EXPECT_EQ(lines, (std::vector<std::string>{"a", "b", "c"}));
 }
 
+TEST(Subprocess, AListenerThatThrowsLeavesNoChild) {
+  pid_t child = 0;
+  const auto listen = [&](std::string_view pid) {
+    child = std::stoi(std::string(pid));
+    fail(Code::kInternal, "boom");
+  };
+  EXPECT_THROW(shell("echo $$; exec sleep 1000", {.on_line = listen}), Error);
+  ASSERT_GT(child, 0);
+  EXPECT_EQ(kill(child, 0), -1) << "the child runs on, or nobody reaped it";
+}
+
 TEST(Terminal, TablesAreAligned) {
   Table t({"name", "n"});
   t.add({"é", "12"});

@@ -81,6 +81,17 @@ ssize_t write_without_sigpipe(int fd, std::string_view data) {
   return n;
 }
 
+// The child's group ends and the child is reaped, also when the caller's on_line throws.
+struct Reaper {
+  pid_t pid;
+  bool reaped = false;
+  ~Reaper() {
+    if (reaped) return;
+    kill(-pid, SIGKILL);
+    waitpid(pid, nullptr, 0);
+  }
+};
+
 }  // namespace
 
 SubprocessResult run_subprocess(const SubprocessOptions& options) {
@@ -105,13 +116,13 @@ SubprocessResult run_subprocess(const SubprocessOptions& options) {
     _exit(127);
   }
   setpgid(pid, pid);
+  Reaper reaper{pid};
   Pipe::shut(in.read);
   Pipe::shut(out.write);
   Pipe::shut(err.write);
   Pipe::shut(started.write);
   int start_error = 0;
   if (read(started.read, &start_error, sizeof start_error) == sizeof start_error) {
-    waitpid(pid, nullptr, 0);
     fail(Code::kDevice, fmt::format("{}: cannot start: {}", argv[0], std::strerror(start_error)));
   }
   for (const int fd : {in.write, out.read, err.read}) fcntl(fd, F_SETFL, O_NONBLOCK);
@@ -195,6 +206,7 @@ SubprocessResult run_subprocess(const SubprocessOptions& options) {
   }
   if (killed) waitpid(pid, &status, 0);
   kill(-pid, SIGKILL);
+  reaper.reaped = true;
   if (!killed) {
     result.end = WIFSIGNALED(status) ? SubprocessEnd::kSignaled : SubprocessEnd::kExited;
     result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 0;
