@@ -1,18 +1,27 @@
 // Tokens per second of the whole engine without a server:
 //   offline_bench CONFIG_FOLDER [--device D] [--threads N] [--real] [--rows 1,32] [--prompt N] [--new N] [--json FILE]
-// Weights are dummies unless --real. Decode with each number of rows of distinct prompts, prefill of one prompt.
-// The program is its own proof child.
+// Weights are dummies unless --real. Decode with each number of rows of distinct prompts, prefill of one prompt. For
+// each number of rows also how many different experts a layer reads in a step, against what rows that route on their
+// own would read: counted after the measurement, in as many steps of the same prompts. The program is its own proof
+// child.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
+#include <cmath>
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <span>
 #include <sstream>
 
 #include "base/error.h"
 #include "cli/bench_engine.h"
 #include "engine/engine.h"
+#include "engine/probe.h"
+#include "ops/moe.h"
 #include "probe.h"
 
 namespace mettle {
@@ -94,19 +103,54 @@ double bytes_per_token(const std::string& folder) {
   return n("num_hidden_layers") * ((attention + experts) * 0.5625 + router) + n("vocab_size") * hidden * 0.5625;
 }
 
+int experts_of(const std::string& folder) {
+  std::ifstream file(folder + "/config.json");
+  const nlohmann::json c = nlohmann::json::parse(file, nullptr, false);
+  if (!c.is_object()) return 0;
+  const nlohmann::json& text = c.contains("text_config") ? c.at("text_config") : c;
+  return text.value("num_experts", 0);
+}
+
+// Different experts per layer and step of decode, as a part of E (1 - (1 - K/E)^rows).
+class ExpertCount {
+ public:
+  ExpertCount(int experts, int rows) : experts_(experts), rows_(rows) {}
+  void add(int top_k, std::span<const int32_t> chosen) {
+    if (std::ssize(chosen) != int64_t{rows_} * top_k) return;  // a step of prefill, or of the last few
+    const std::set<int32_t> different(chosen.begin(), chosen.end());
+    const double alone = experts_ * (1 - std::pow(1 - static_cast<double>(top_k) / experts_, rows_));
+    parts_.push_back(static_cast<double>(different.size()) / alone);
+  }
+  double mean() const {
+    return parts_.empty() ? 0 : std::accumulate(parts_.begin(), parts_.end(), 0.0) / static_cast<double>(parts_.size());
+  }
+
+ private:
+  int experts_, rows_;
+  std::vector<double> parts_;
+};
+
 int run_bench(int argc, char** argv) {
   Options o = parse(argc, argv);
   int64_t load_peak = 0;
   o.engine.on_progress = [&](const std::string& phase, uint64_t, uint64_t) {
     if (phase == "load") load_peak = std::max(load_peak, anonymous_bytes());
   };
-  const auto engine = Engine::start(o.engine);
+  const auto counting = std::make_shared<std::atomic<bool>>(false);
+  ExpertCount* count = nullptr;
+  Probe looking;
+  looking.route_steps = counting;
+  looking.on_routes = [&](int, int top_k, std::span<const int32_t> chosen) { count->add(top_k, chosen); };
+  const auto engine = start_probed(o.engine, looking);
   const int vocab = engine->info().vocab_size;
+  const auto prompts_of = [&](int rows, int i) {
+    std::vector<std::vector<int32_t>> prompts;
+    for (int r = 0; r < rows; ++r) prompts.push_back(random_ids(8, vocab, static_cast<unsigned>(1000 * i + r)));
+    return prompts;
+  };
   const auto decode = [&](int rows) {
     return median_of(3, [&](int i) {
-      std::vector<std::vector<int32_t>> prompts;
-      for (int r = 0; r < rows; ++r) prompts.push_back(random_ids(8, vocab, static_cast<unsigned>(1000 * i + r)));
-      const EngineTimes t = time_together(*engine, prompts, o.decode_new);
+      const EngineTimes t = time_together(*engine, prompts_of(rows, i), o.decode_new);
       return static_cast<double>(t.tokens_in_rest) / t.rest_s;
     });
   };
@@ -114,7 +158,7 @@ int run_bench(int argc, char** argv) {
     return o.prompt / time_together(*engine, {random_ids(o.prompt, vocab, 77u + static_cast<unsigned>(i))}, 1).first_s;
   });
   const EngineInfo& info = engine->info();
-  nlohmann::json by_rows = nlohmann::json::object();
+  nlohmann::json by_rows = nlohmann::json::object(), experts_by_rows = nlohmann::json::object();
   // What one thread team can read at this moment, between the measurements: other guests share the memory unseen.
   std::unique_ptr<bench::Probe> probe;
   if (!info.device.isas.empty()) probe = std::make_unique<bench::Probe>(info.threads);
@@ -124,19 +168,20 @@ int run_bench(int argc, char** argv) {
   for (const int rows : o.rows) {
     read();
     by_rows[std::to_string(rows)] = decode(rows);
+    ExpertCount experts(experts_of(o.engine.model_path), rows);
+    count = &experts;
+    *counting = o.engine.tp_size == 1;
+    time_together(*engine, prompts_of(rows, 0), o.decode_new);
+    *counting = false;
+    experts_by_rows[std::to_string(rows)] = experts.mean();
   }
   read();
-  nlohmann::json result = {{"model", info.model_name},
-                           {"threads", info.threads},
-                           {"weight_bytes", info.weight_bytes},
-                           {"prove_seconds", info.prove_seconds},
-                           {"load_seconds", info.load_seconds},
-                           {"load_peak_anonymous_bytes", load_peak},
-                           {"decode_tokens_s_by_rows", by_rows},
-                           {"prefill_tokens", o.prompt},
-                           {"prefill_tokens_s", prefill},
-                           {"device", info.device.model},
-                           {"plan", info.plan}};
+  nlohmann::json result = {{"model", info.model_name},           {"threads", info.threads},
+                           {"weight_bytes", info.weight_bytes},  {"prove_seconds", info.prove_seconds},
+                           {"load_seconds", info.load_seconds},  {"load_peak_anonymous_bytes", load_peak},
+                           {"decode_tokens_s_by_rows", by_rows}, {"experts_of_independent_rows", experts_by_rows},
+                           {"prefill_tokens", o.prompt},         {"prefill_tokens_s", prefill},
+                           {"device", info.device.model},        {"plan", info.plan}};
   if (probe != nullptr) {
     result["probe_read_gbs"] = probe->median_gbs();
     result["probe_read_best_gbs"] = probe->read_gbs();

@@ -110,6 +110,7 @@ void GpuStep::run(const Step& step, bool replay) {
     Step eager = stand_in(bucket);
     eager.batch.device = &device;
     eager.marks = step.marks;
+    eager.on_routes = step.on_routes;
     return model_.forward(eager, on);
   }
   Step on_device = step;

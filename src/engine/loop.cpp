@@ -224,13 +224,28 @@ void EngineLoop::run_model(std::span<const ScheduledRows> rows) {
       .logit_rows = logit_rows_,
       .logits = view_of(parts_.runner->logits().data, DType::kF32, {std::ssize(logit_rows_), vocab})};
   watched_ = watches();
-  if (watched_) {
+  if (parts_.probe.route_steps != nullptr && *parts_.probe.route_steps) {
+    run_probed(step);
+  } else if (watched_) {
     ++counted_.watched_steps;
     parts_.runner->run_watched(step);
   } else {
     parts_.runner->run(step);
   }
   if (parts_.probe.on_logits && !chosen_.empty()) probe(step.logits);
+}
+
+void EngineLoop::run_probed(Step step) {
+  watched_ = false;
+  std::vector<int32_t> experts;
+  const std::function<void(int, const int32_t*, int)> tell = [&](int layer, const int32_t* from, int top_k) {
+    parts_.runner->wait();
+    experts.resize(static_cast<size_t>(step.batch.rows * top_k));
+    parts_.runner->place().copy_out(experts.data(), from, experts.size() * sizeof(int32_t));
+    parts_.probe.on_routes(layer, top_k, experts);
+  };
+  step.on_routes = &tell;
+  parts_.runner->run_eagerly(step);
 }
 
 void EngineLoop::probe(const TensorView& logits) {

@@ -49,6 +49,7 @@ class EngineLoop : public Engine {
   bool take_requests();  // waits for work; false: stop
   void step();
   void run_model(std::span<const ScheduledRows> rows);
+  void run_probed(Step step);  // the experts of every layer are told
   void probe(const TensorView& logits);
   void sample(std::span<const ScheduledRows> rows);
   bool on_gpu() const { return parts_.info.device.kind == DeviceKind::kCuda; }

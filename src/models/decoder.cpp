@@ -352,6 +352,8 @@ void Decoder::forward(const Step& step, Stream& stream) {
     join(rows, 0, layer.post_norm, stream);
     look(step, rows_of_x(rows), ++place, stream);
     layer.moe.run(rows_of_x(rows), partial(1, rows), selection_, ws_, stream);
+    if (step.on_routes != nullptr)
+      (*step.on_routes)(static_cast<int>(&layer - layers_.data()), selection_.ids, spec_.moe.top_k);
     look(step, partial(1, rows), ++place, stream);
     comm_->barrier();
     pending = 1;

@@ -70,6 +70,9 @@ struct Step {
   // Present: the output of every op is looked at as well, and marks[rank][row] becomes the first place where that row
   // was not finite (see Model::place_of). On a GPU in memory that the device writes.
   std::span<int32_t* const> marks;
+  // Present: told where every layer's chosen experts will stand, [rows, top_k], once its work is enqueued; the next
+  // layer writes there too.
+  const std::function<void(int layer, const int32_t* experts, int top_k)>* on_routes = nullptr;
 };
 
 // An op's place in a model: "moe of layer 3 (cpu_gemm/avx512)".
