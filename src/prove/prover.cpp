@@ -55,7 +55,8 @@ void list_items(const AnyProblem& problem, size_t index, const ProveOptions& opt
 
 // What the children of several runs tell, one at a time.
 struct Progressing {
-  std::mutex mutex;
+  VerdictStore& store;
+  std::mutex mutex = {};
   size_t done = 0, total = 0;  // proofs and timings
 };
 
@@ -161,7 +162,7 @@ class Run {
         if (Item* item = item_of(event, "timed"); item != nullptr && !item->prove) {
           item->entry.us = event.at("us").get<std::array<double, kRowBuckets.size()>>();
           item->time = false;
-          report(*item, 1);
+          settled(*item, 1);
         }
       }
     } catch (const std::exception& e) {
@@ -194,7 +195,7 @@ class Run {
     item->prove = false;
     item->time = item->time && item->entry.verdict.ok();
     current_ = nullptr;
-    report(*item, open - item->parts());
+    settled(*item, open - item->parts());
   }
 
   void settle(Item& item, Verdict verdict) {
@@ -202,7 +203,16 @@ class Run {
     item.entry.verdict = std::move(verdict);
     item.entry.us = {};
     item.prove = item.time = false;
-    report(item, open);
+    settled(item, open);
+  }
+
+  // A verdict is kept as soon as it is there: who is killed goes on from it at the next start.
+  void settled(const Item& item, size_t done) {
+    {
+      const std::lock_guard lock(progress_.mutex);
+      progress_.store.keep(item.entry, options_.threads);
+    }
+    report(item, done);
   }
 
   void report(const Item& item, size_t done) {
@@ -318,19 +328,14 @@ ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& opti
     item.prove = false;
     item.time = options.time && item.entry.verdict.ok() && !timed;
   }
-  std::vector<bool> fresh;
-  for (const Item& item : items) fresh.push_back(item.open());
-  Progressing progress;
+  Progressing progress{store};
   for (const Item& item : items) progress.total += item.parts();
   prove_side_by_side(problems, options, items, silence_ms, progress);
   Phase rest{.threads = options.threads};
   rest.problems.resize(problems.size());
   std::iota(rest.problems.begin(), rest.problems.end(), size_t{0});
   Run(problems, options, items, silence_ms, std::move(rest), progress).work();
-  for (size_t i = 0; i < items.size(); ++i) {
-    if (fresh[i]) store.put(items[i].entry, options.threads);
-    report.entries.push_back(items[i].entry);
-  }
+  for (const Item& item : items) report.entries.push_back(item.entry);
   store.save();
   if (options.tuned) apply_tuning(folder, options.threads, report);
   return report;

@@ -81,6 +81,7 @@ std::string report_json(const ProofReport& report) {
                        {"comparisons", e.comparisons},
                        {"cases", e.cases},
                        {"ms", e.ms},
+                       {"cached", e.cached},
                        {"us", e.us}});
   const Json all = {
       {"device", report.device}, {"build", report.build}, {"row_buckets", kRowBuckets}, {"results", results}};

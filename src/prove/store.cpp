@@ -1,6 +1,7 @@
 #include "prove/store.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,6 +24,7 @@ using nlohmann::json;
 
 constexpr std::string_view kMagic = "mettle-verdicts 2 ";
 constexpr size_t kLargestFile = size_t{64} << 20;
+constexpr std::chrono::milliseconds kMoment{50};
 
 std::string key_of(const ProofEntry& e) {
   return fmt::format("{}|{}|{}|{}|{}", e.op, e.problem, e.backend, e.tactic, e.numerics);
@@ -132,49 +134,77 @@ void VerdictStore::put(const ProofEntry& entry, int threads) {
   if (entry.us.front() > 0) k.us[threads] = entry.us;
 }
 
-void VerdictStore::save() {
+void VerdictStore::keep(const ProofEntry& entry, int threads) {
+  put(entry, threads);
+  if (!failed_) write(kMoment, false);
+}
+
+void VerdictStore::save() { write(StoreTurn::kPatience, true); }
+
+VerdictStore::Stamp VerdictStore::stamp_of(const std::string& path) {
+  struct stat s {};
+  if (stat(path.c_str(), &s) != 0) return {};
+  return {s.st_ino, static_cast<uint64_t>(s.st_size), s.st_mtim.tv_sec, s.st_mtim.tv_nsec};
+}
+
+const std::string& VerdictStore::text_of(Kept& k) {
+  if (!k.text.empty()) return k.text;
+  const ProofEntry& e = k.entry;
+  json us = json::object();
+  for (const auto& [threads, times] : k.us) us[std::to_string(threads)] = times;
+  k.text = json{
+      {"op", e.op},
+      {"problem", e.problem},
+      {"backend", e.backend},
+      {"tactic", e.tactic},
+      {"numerics", e.numerics},
+      {"verdict", name_of(e.verdict.code)},
+      {"have", e.verdict.have},
+      {"need", e.verdict.need},
+      {"sentence", e.verdict.sentence},
+      {"remedy", e.verdict.remedy},
+      {"max_error", e.max_error},
+      {"bound", e.bound},
+      {"group_error", e.group_error},
+      {"comparisons", e.comparisons},
+      {"cases", e.cases},
+      {"ms", e.ms},
+      {"us",
+       us}}.dump(1, ' ', false, json::error_handler_t::replace);
+  return k.text;
+}
+
+// What the file holds is read again only when another has written it meanwhile, and only what is new becomes text anew:
+// writing after each verdict costs little.
+void VerdictStore::write(std::chrono::milliseconds patience, bool last) {
   if (path_.empty() || fresh_.empty()) return;
   const std::filesystem::path folder = std::filesystem::path(path_).parent_path();
   std::error_code ec;
   std::filesystem::create_directories(folder, ec);  // what it cannot do, the writing below says
-  const StoreTurn turn(folder);
-  if (turn.held()) sweep_leftovers(folder);
-  std::map<std::string, Kept> all = load(path_, identity_);
+  const StoreTurn turn(folder, patience);
+  if (!turn.held() && !last) return;
+  if (turn.held() && !swept_) sweep_leftovers(folder);
+  swept_ = swept_ || turn.held();
+  if (!(stamp_of(path_) == stamp_)) on_file_ = load(path_, identity_);
   for (auto& [key, fresh] : fresh_) {
-    Kept& k = all[key];
+    Kept& k = on_file_[key];
     k.entry = fresh.entry;
+    k.text.clear();
     for (const auto& [threads, us] : fresh.us) k.us[threads] = us;
   }
-  json entries = json::array();
-  for (const auto& [key, k] : all) {
-    const ProofEntry& e = k.entry;
-    json us = json::object();
-    for (const auto& [threads, times] : k.us) us[std::to_string(threads)] = times;
-    entries.push_back({{"op", e.op},
-                       {"problem", e.problem},
-                       {"backend", e.backend},
-                       {"tactic", e.tactic},
-                       {"numerics", e.numerics},
-                       {"verdict", name_of(e.verdict.code)},
-                       {"have", e.verdict.have},
-                       {"need", e.verdict.need},
-                       {"sentence", e.verdict.sentence},
-                       {"remedy", e.verdict.remedy},
-                       {"max_error", e.max_error},
-                       {"bound", e.bound},
-                       {"group_error", e.group_error},
-                       {"comparisons", e.comparisons},
-                       {"cases", e.cases},
-                       {"ms", e.ms},
-                       {"us", us}});
-  }
-  const std::string body =
-      json{{"identity", identity_}, {"entries", entries}}.dump(1, ' ', false, json::error_handler_t::replace) + "\n";
+  std::string body = fmt::format("{{\"identity\": {}, \"entries\": [",
+                                 json(identity_).dump(-1, ' ', false, json::error_handler_t::replace));
+  for (auto& [key, k] : on_file_) body += fmt::format("{}\n{}", body.back() == '[' ? "" : ",", text_of(k));
+  body += "\n]}\n";
   try {
     write_file_atomically(path_, fmt::format("{}{:016x}\n{}", kMagic, checksum(body), body));
+    fresh_.clear();
   } catch (const std::exception& e) {
-    log::warn("prove: verdicts are not kept: {}", e.what());
+    if (!failed_) log::warn("prove: verdicts are not kept: {}", e.what());
+    failed_ = true;
   }
+  stamp_ = stamp_of(path_);
+  if (failed_) on_file_ = load(path_, identity_);
 }
 
 std::vector<VerdictStore::Forgotten> VerdictStore::forget() {
@@ -183,6 +213,8 @@ std::vector<VerdictStore::Forgotten> VerdictStore::forget() {
   const StoreTurn turn(std::filesystem::path(path_).parent_path());
   kept_.clear();
   fresh_.clear();
+  on_file_.clear();
+  stamp_ = {};
   return {forget_file(path_)};
 }
 

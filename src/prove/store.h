@@ -2,6 +2,7 @@
 // anything damaged, cut, of another version or foreign is a miss. Written atomically; writers take turns and merge what
 // others wrote.
 #pragma once
+#include <chrono>
 #include <map>
 #include <string>
 #include <vector>
@@ -20,6 +21,9 @@ class VerdictStore {
   void put(const ProofEntry& entry, int threads);
   // Writes what was put. A folder that cannot be written is one warning.
   void save();
+  // Puts it and writes it at once, so that a run that is killed loses no verdict. Waits but a moment for its turn: what
+  // it cannot write is written with the next one, or by save().
+  void keep(const ProofEntry& entry, int threads);
   const std::string& path() const { return path_; }
 
   struct Forgotten {
@@ -37,11 +41,25 @@ class VerdictStore {
   struct Kept {
     ProofEntry entry;
     std::map<int, std::array<double, kRowBuckets.size()>> us;  // by number of threads
+    std::string text;                                          // as it stands in the file; empty: not made yet
+  };
+  // Which version of the file somebody saw; all zero: none.
+  struct Stamp {
+    uint64_t inode = 0, size = 0;
+    int64_t seconds = 0, nanoseconds = 0;
+    bool operator==(const Stamp&) const = default;
   };
   static std::map<std::string, Kept> load(const std::string& path, const std::string& identity);
+  static Stamp stamp_of(const std::string& path);
+  static const std::string& text_of(Kept& kept);
+  void write(std::chrono::milliseconds patience, bool last);
 
   std::string path_, identity_;
-  std::map<std::string, Kept> kept_, fresh_;
+  std::map<std::string, Kept> kept_;     // when it was opened
+  std::map<std::string, Kept> fresh_;    // put and not written yet
+  std::map<std::string, Kept> on_file_;  // while the file bears the stamp
+  Stamp stamp_;
+  bool swept_ = false, failed_ = false;
 };
 
 }  // namespace mettle

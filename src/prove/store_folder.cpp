@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <thread>
 #include <vector>
 
@@ -31,14 +30,13 @@ bool is_store_name(std::string_view name) {
          name.substr(0, kDigits).find_first_not_of("0123456789abcdef") == std::string_view::npos;
 }
 
-StoreTurn::StoreTurn(const std::filesystem::path& folder)
+StoreTurn::StoreTurn(const std::filesystem::path& folder, std::chrono::milliseconds patience)
     : fd_(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
-  constexpr auto kPatience = std::chrono::seconds(10);
   const auto begin = std::chrono::steady_clock::now();
   while (fd_ >= 0 && !held_) {
     held_ = flock(fd_, LOCK_EX | LOCK_NB) == 0;
     if (held_ || (errno != EWOULDBLOCK && errno != EINTR)) break;
-    if (std::chrono::steady_clock::now() - begin > kPatience) break;
+    if (std::chrono::steady_clock::now() - begin > patience) break;
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
 }

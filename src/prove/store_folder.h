@@ -1,5 +1,6 @@
 // What the files that are kept between runs have in common: names, one writer at a time, a checksum.
 #pragma once
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
 #include <string_view>
@@ -15,7 +16,8 @@ bool is_store_name(std::string_view name);
 // writers may lose a result to each other, which is a miss later, never a wrong one.
 class StoreTurn {
  public:
-  explicit StoreTurn(const std::filesystem::path& folder);
+  static constexpr std::chrono::milliseconds kPatience{10'000};
+  explicit StoreTurn(const std::filesystem::path& folder, std::chrono::milliseconds patience = kPatience);
   ~StoreTurn();
   StoreTurn(const StoreTurn&) = delete;
   StoreTurn& operator=(const StoreTurn&) = delete;

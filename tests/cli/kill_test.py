@@ -1,6 +1,7 @@
 """SIGKILL at random moments: the next start works, no process goes on, no half file lies in the cache or beside it.
 
 `kill_test.py PROGRAM` runs every command of COMMANDS; each is killed MOMENTS times."""
+import json
 import os
 import random
 import re
@@ -157,6 +158,45 @@ class Kill(unittest.TestCase):
                 self.assertGreater(caught, MOMENTS // 4, f"{name}: most runs were over before they were killed")
                 self.works(short)
                 self.check_files(f"{name}, at the end")
+
+    def kept_verdicts(self):
+        """What the store holds now, by backend and tactic; none while there is no whole file."""
+        folder = os.path.join(self.cache, "mettle", "verdicts")
+        files = os.listdir(folder) if os.path.isdir(folder) else []
+        for name in files:
+            path = os.path.join(folder, name)
+            if name.endswith(".json") and whole(path):
+                with open(path) as f:
+                    entries = json.loads(f.read().partition("\n")[2])["entries"]
+                return {(e["problem"], e["backend"], e["tactic"]): e for e in entries}
+        return {}
+
+    def test_what_was_proved_before_the_kill_is_not_proved_again(self):
+        """Each verdict is kept when it is told: the next start goes on behind the last one."""
+        prove = ["prove", "--json", "{out}"]
+        process = subprocess.Popen([serving.PROGRAM] + [a.format(out=self.out) for a in prove], env=self.env,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        pause = threading.Event()
+        while len(self.kept_verdicts()) < 3 and process.poll() is None:
+            pause.wait(0.01)
+        self.assertIsNone(process.poll(), "the run ended before three of its verdicts were kept")
+        process.kill()
+        process.wait()
+        self.check_nothing_runs("three verdicts")
+        self.check_files("three verdicts")
+        kept = self.kept_verdicts()
+        self.assertGreaterEqual(len(kept), 3)
+        self.works(prove)
+        with open(self.out) as f:
+            entries = {(e["problem"], e["backend"], e["tactic"]): e for e in json.load(f)["results"]}
+        self.assertGreater(len(entries), len(kept), "the run was over when it was killed")
+        for key, e in entries.items():
+            if e["verdict"] == "OK":
+                self.assertEqual(e["cached"], key in kept, key)
+        for key, e in kept.items():
+            self.assertEqual(entries[key]["comparisons"], e["comparisons"], key)
 
     def test_a_half_written_file_of_a_killed_writer_is_swept(self):
         """A file system without unnamed files shows what is being written: the next writer takes it away."""
