@@ -74,9 +74,10 @@ void check_args(const MoeArgs& a) {
   CHECK(a.selection.ids != nullptr && a.selection.weights != nullptr, "moe.selection");
   if (a.selection.given && a.weights->router.layout != Layout::kP64)  // a GPU's lie where only it reads
     for (int64_t i = 0; i < int64_t{a.rows} * p.top_k; ++i)
-      if (const int32_t id = a.selection.ids[i]; id < 0 || id >= p.experts)
-        fail(Code::kInternal, fmt::format("moe.selection: expert ids must be in 0..{}, got {} in row {}, place {}",
-                                          p.experts - 1, id, i / p.top_k, i % p.top_k));
+      if (const int32_t id = a.selection.ids[i]; id < -1 || id >= p.experts)
+        fail(Code::kInternal,
+             fmt::format("moe.selection: expert ids must be in 0..{} or -1, got {} in row {}, place {}", p.experts - 1,
+                         id, i / p.top_k, i % p.top_k));
   const bool p64 = a.weights->router.layout == Layout::kP64;
   check_matrix("moe.router", a.weights->router, p.experts + (p64 && p.shared_gate ? 1 : 0), p.hidden, p.router_format);
   CHECK(!p64 || a.weights->pointers != nullptr, "moe.pointers");

@@ -64,8 +64,8 @@ void place_moe(MoeWeights& weights, Place& place);
 // What was selected. Given: the backend uses ids and weights as they are; else it writes them.
 struct Selection {
   bool given = false;
-  int32_t* ids = nullptr;    // [rows, top_k], in order of descending score
-  float* weights = nullptr;  // [rows, top_k]
+  int32_t* ids = nullptr;    // [rows, top_k], in order of descending score; given -1: padding, adds nothing
+  float* weights = nullptr;  // [rows, top_k]; of padding it is not read
 };
 
 struct MoeArgs {

@@ -297,6 +297,18 @@ std::vector<MoeCase> moe_cases(const MoeProblem& p, uint64_t seed, int budget, L
   given.generic = false;
   out.push_back(std::move(given));
 
+  // Padding: in a different place of each row, and all of the last row. GPU backends take no -1 yet.
+  if (layout == Layout::kTile16) {
+    MoeCase padded = typical(p, few, "given_padding", base, random);
+    for (int r = 0; r < few; ++r)
+      for (int k = 0; k < p.top_k; ++k)
+        padded.given.push_back(r + 1 == few || (r + k) % 3 == 0
+                                   ? -1
+                                   : static_cast<int32_t>((r * 7 + k * std::max(p.experts / p.top_k, 1)) % p.experts));
+    padded.generic = false;
+    out.push_back(std::move(padded));
+  }
+
   // Every expert is used once: one that is wrong alone shows, whatever the router would choose.
   constexpr int kRowsOfEach = 24;
   for (int first = 0; first * p.top_k < p.experts; first += kRowsOfEach) {

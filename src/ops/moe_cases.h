@@ -28,7 +28,7 @@ struct MoeCase {
   bool exact = false;
   bool generic = false;
   bool exact_scores = false;   // router scores are exact in float32: ties go to the lowest id
-  std::vector<int32_t> given;  // not empty: the selection is given, [rows, top_k]
+  std::vector<int32_t> given;  // not empty: the selection is given, [rows, top_k]; -1: padding
   std::shared_ptr<const MoeCaseWeights> weights;
   CaseInput x;
 };

@@ -9,7 +9,7 @@
 namespace mettle::oracle {
 namespace {
 
-// Softmax of one row of scores over the selected ids, or over all.
+// Softmax of one row of scores over the selected ids without padding, or over all.
 struct Softmax {
   double top = -INFINITY, sum = 0;
   double variance = 0;  // sum over its terms of (p sigma)^2
@@ -19,9 +19,12 @@ Softmax softmax_of(const MoeProblem& p, const double* score, const double* sigma
   const int count = p.renormalise ? p.top_k : p.experts;
   const auto at = [&](int i) { return p.renormalise ? ids[i] : i; };
   Softmax s;
-  for (int i = 0; i < count; ++i) s.top = std::max(s.top, score[at(i)]);
-  for (int i = 0; i < count; ++i) s.sum += std::exp(score[at(i)] - s.top);
-  for (int i = 0; i < count; ++i) s.variance += square(std::exp(score[at(i)] - s.top) / s.sum * sigma[at(i)]);
+  for (int i = 0; i < count; ++i)
+    if (at(i) >= 0) s.top = std::max(s.top, score[at(i)]);
+  for (int i = 0; i < count; ++i)
+    if (at(i) >= 0) s.sum += std::exp(score[at(i)] - s.top);
+  for (int i = 0; i < count; ++i)
+    if (at(i) >= 0) s.variance += square(std::exp(score[at(i)] - s.top) / s.sum * sigma[at(i)]);
   return s;
 }
 
@@ -36,6 +39,7 @@ Weights weights_of(const MoeProblem& p, const Values& score, std::span<const int
     const int32_t* own = ids + static_cast<int64_t>(rows[static_cast<size_t>(r)]) * p.top_k;
     const Softmax s = softmax_of(p, score.value[r], score.sigma[r], own);
     for (int k = 0; k < p.top_k; ++k) {
+      if (own[k] < 0) continue;  // padding weighs nothing
       const double value = std::exp(score.value[r][own[k]] - s.top) / s.sum;
       w.value[r][k] = exact ? round_to(value, DType::kF32) : value;
       if (!exact) w.sigma[r][k] = value * std::sqrt(square(score.sigma[r][own[k]]) + s.variance + square(12 * kU));

@@ -232,6 +232,14 @@ TEST(Reference, MoeTakesTheGivenSelection) {
   s.weights[0] = 4;
   run_reference<MoeOp>(args, 3);
   for (size_t c = 0; c < 32; ++c) EXPECT_EQ(s.partial.f32()[c], 2 * row[c]);
+  // Padding adds nothing, whatever its weight is: row 0 stays expert 5 alone, a row of padding is zero.
+  s.ids = {5, -1, -1, -1, 1, 4};
+  s.weights = {4, NAN, NAN, INFINITY, 0.5f, 0.25f};
+  run_reference<MoeOp>(args, 3);
+  for (size_t c = 0; c < 32; ++c) {
+    EXPECT_EQ(s.partial.f32()[c], 2 * row[c]);
+    EXPECT_EQ(s.partial.f32()[32 + c], 0);
+  }
 }
 
 TEST(Reference, MoeRefusesGivenIdsThatAreNoExperts) {
@@ -242,7 +250,9 @@ TEST(Reference, MoeRefusesGivenIdsThatAreNoExperts) {
   MoeArgs args = s.args();
   args.selection.given = true;
   check_args(args);
-  for (const int32_t bad : {-1, 36, INT32_MAX, INT32_MIN}) {
+  s.ids[2] = -1;  // padding
+  check_args(args);
+  for (const int32_t bad : {-2, 36, INT32_MAX, INT32_MIN}) {
     s.ids[3] = bad;
     try {
       check_args(args);
@@ -250,7 +260,7 @@ TEST(Reference, MoeRefusesGivenIdsThatAreNoExperts) {
     } catch (const Error& e) {
       EXPECT_EQ(e.code, Code::kInternal);
       EXPECT_EQ(e.message,
-                "moe.selection: expert ids must be in 0..35, got " + std::to_string(bad) + " in row 1, place 1");
+                "moe.selection: expert ids must be in 0..35 or -1, got " + std::to_string(bad) + " in row 1, place 1");
     }
   }
 }

@@ -33,6 +33,9 @@ enum class F {
   kWeightsBf16,
   kWeightsOfOtherSlot,
   kGivenIgnored,
+  kPaddingIsAnExpert,
+  kPaddingEndsTheRow,
+  kPaddingWeightRead,
   // experts
   kGelu,
   kGateUpSwapped,
@@ -130,8 +133,10 @@ void experts_of(const A& a, int first, int rows, const Rows& x, const Rows& y, F
   const MoeProblem& p = a.problem;
   const int32_t* ids = a.selection.ids + static_cast<int64_t>(first) * p.top_k;
   std::vector<std::vector<int32_t>> pairs(static_cast<size_t>(p.experts));
-  for (int i = 0; i < rows * p.top_k; ++i)
-    if (ids[i] >= 0 && ids[i] < p.experts) pairs[static_cast<size_t>(ids[i])].push_back(i);
+  for (int i = 0; i < rows * p.top_k; ++i) {
+    const int32_t id = ids[i] < 0 && fault == F::kPaddingIsAnExpert ? 0 : ids[i];
+    if (id >= 0 && id < p.experts) pairs[static_cast<size_t>(id)].push_back(i);
+  }
   std::vector<int> used;
   for (int e = 0; e < p.experts; ++e)
     if (!pairs[static_cast<size_t>(e)].empty()) used.push_back(e);
@@ -206,6 +211,9 @@ void run_rows(const A& a, int first, int rows, F fault, Stream& stream) {
     float* out = out_of(a).row(first + i);
     std::fill_n(out, p.hidden, 0.f);
     for (int k = 0; k < p.top_k; ++k) {
+      const bool padding = ids[i * p.top_k + k] < 0;
+      if (padding && fault == F::kPaddingEndsTheRow) break;
+      if (padding && fault != F::kPaddingIsAnExpert && fault != F::kPaddingWeightRead) continue;
       const int slot = fault == F::kWeightsOfOtherSlot ? (k + 1) % p.top_k : k;
       for (int c = 0; c < p.hidden; ++c) {
         out[c] += weights[i * p.top_k + slot] * y.rows[int64_t{i} * p.top_k + k][c];
@@ -246,6 +254,9 @@ constexpr Fault<MoeOp> kFaults[] = {
     {"weights_bf16", copy<F::kWeightsBf16>},
     {"weights_of_other_slot", copy<F::kWeightsOfOtherSlot>},
     {"given_selection_ignored", copy<F::kGivenIgnored>},
+    {"padding_is_an_expert", copy<F::kPaddingIsAnExpert>},
+    {"padding_ends_the_row", copy<F::kPaddingEndsTheRow>},
+    {"padding_weight_read", copy<F::kPaddingWeightRead>},
     {"gelu_for_silu", copy<F::kGelu>},
     {"gate_and_up_swapped", copy<F::kGateUpSwapped>},
     {"exp_flushed_at_minus_20", copy<F::kExpFlushed>},

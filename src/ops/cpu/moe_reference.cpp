@@ -62,16 +62,18 @@ void select(const MoeProblem& p, const float* score, int32_t* ids, float* weight
   for (int k = 0; k < p.top_k; ++k) weights[k] = static_cast<float>(exponential(ids[k]) / sum);
 }
 
-// Counting sort of the pairs by expert; returns how many experts have any.
+// Counting sort of the pairs by expert, padding left out; returns how many experts have any.
 int group(const MoeProblem& p, const int32_t* ids, int pairs, const Scratch& s) {
   std::fill_n(s.first, p.experts + 1, 0);
-  for (int i = 0; i < pairs; ++i) ++s.first[ids[i] + 1];
+  for (int i = 0; i < pairs; ++i)
+    if (ids[i] >= 0) ++s.first[ids[i] + 1];
   int used = 0;
   for (int e = 0; e < p.experts; ++e) {
     if (s.first[e + 1] > 0) s.used[used++] = e;
     s.first[e + 1] += s.first[e];
   }
-  for (int i = 0; i < pairs; ++i) s.order[s.first[ids[i]]++] = i;
+  for (int i = 0; i < pairs; ++i)
+    if (ids[i] >= 0) s.order[s.first[ids[i]]++] = i;
   for (int e = p.experts; e > 0; --e) s.first[e] = s.first[e - 1];
   s.first[0] = 0;
   return used;
@@ -119,7 +121,9 @@ void run_rows(const MoeArgs& a, int first, int rows, const Scratch& s, Stream& s
   const auto gate_up = [](const PackedExpert& e) -> const PackedMatrix& { return e.gate_up; };
   const auto down = [](const PackedExpert& e) -> const PackedMatrix& { return e.down; };
   experts(gate_up, w.experts.front().gate_up.tiles, s.x, p.top_k, s.gate_up);
-  for_each(stream, pairs, [&](int64_t i) { swiglu(p, s.gate_up[i], p.width, s.h[i]); });
+  for_each(stream, pairs, [&](int64_t i) {
+    if (ids[i] >= 0) swiglu(p, s.gate_up[i], p.width, s.h[i]);
+  });
   experts(down, w.experts.front().down.tiles, s.h, 1, s.y);
   if (p.shared_width > 0) {
     product(w.shared.gate_up, s.x, s.shared_gate_up, rows, stream);
@@ -131,7 +135,7 @@ void run_rows(const MoeArgs& a, int first, int rows, const Scratch& s, Stream& s
     float* out = a.partial.as<float>() + (first + i) * p.hidden;
     std::fill_n(out, p.hidden, 0.f);
     for (int64_t k = i * p.top_k; k < (i + 1) * p.top_k; ++k)
-      for (int64_t c = 0; c < p.hidden; ++c) out[c] += weights[k] * s.y[k][c];
+      for (int64_t c = 0; ids[k] >= 0 && c < p.hidden; ++c) out[c] += weights[k] * s.y[k][c];
     if (p.shared_width == 0) return;
     const float scale = p.shared_gate ? reference::sigmoid(*s.shared_gate[i]) : 1.f;
     for (int64_t c = 0; c < p.hidden; ++c) out[c] += scale * s.shared_y[i][c];

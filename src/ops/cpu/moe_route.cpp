@@ -30,10 +30,12 @@ void select_experts(const MoeProblem& p, const float* scores, int32_t* ids, floa
 void group_by_expert(const MoeProblem& p, int rows, const int32_t* ids, const float* weights, const Grouping& out) {
   const int pairs = rows * p.top_k;
   std::fill_n(out.first, p.experts + 1, 0);
-  for (int i = 0; i < pairs; ++i) ++out.first[ids[i]];
+  for (int i = 0; i < pairs; ++i)
+    if (ids[i] >= 0) ++out.first[ids[i]];  // -1: padding
   int32_t before = 0;
   for (int e = 0; e <= p.experts; ++e) before += std::exchange(out.first[e], before);
   for (int i = 0; i < pairs; ++i) {
+    if (ids[i] < 0) continue;
     const int32_t at = out.first[ids[i]]++;
     out.row[at] = i / p.top_k;
     out.weight[at] = weights[i];
