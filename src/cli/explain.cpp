@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
+#include <span>
 
 #include "base/error.h"
 #include "base/terminal.h"
@@ -15,6 +17,7 @@
 #include "cli/explanation.h"
 #include "cli/model_flags.h"
 #include "cli/target.h"
+#include "models/planned.h"
 #include "models/registry.h"
 #include "prove/candidates.h"
 #include "prove/store.h"
@@ -40,7 +43,11 @@ Verdict verdict_of(const Explanation& e, std::string_view op, const std::string&
     if (found == nullptr || open) found = &entry;
     if (open) break;
   }
-  return found == nullptr ? Verdict{} : found->verdict;
+  if (found != nullptr) return found->verdict;
+  // Of a model whose op has no code yet.
+  const auto missing =
+      std::find_if(e.entries.begin(), e.entries.end(), [&](const ProofEntry& entry) { return entry.op == op; });
+  return missing == e.entries.end() ? Verdict{} : missing->verdict;
 }
 
 void add_words(Explanation& e) {
@@ -57,24 +64,46 @@ void add_words(Explanation& e) {
   }
 }
 
+void add_candidates(Explanation& e, std::span<const AnyProblem> problems) {
+  const Candidates candidates = Candidates::all();
+  std::set<std::string> seen;
+  for (const AnyProblem& problem : problems) {
+    if (!seen.insert(text_of(problem)).second) continue;
+    for (ProofEntry& entry : list_candidates(problem, e.device, candidates)) e.entries.push_back(std::move(entry));
+  }
+}
+
+// Ops that exist ask their backends; of the others the plan is told.
+void add_planned(Explanation& e, const PlannedModel& model) {
+  e.architecture = fmt::format("{}, planned", model.name);
+  e.formats = "config.json";
+  add_candidates(e, model.problems);
+  for (const MissingOp& m : model.missing) {
+    ProofEntry entry{.op = m.op, .backend = "reference", .problem = m.problem};
+    entry.verdict =
+        refuse(VerdictCode::kNotBuilt, "no code", m.need, "this op is not written yet", "planned: " + m.plan);
+    e.entries.push_back(std::move(entry));
+  }
+}
+
 Explanation explain(const Arguments& a) {
   Explanation e;
   e.device = device_of_flag(a.device, e.named);
   const ModelFolder folder = open_model_folder(find_model(a.model));
+  e.model = folder.name;
+  ModelOptions options = a.formats.options();
+  options.ranks = a.tp_size;
+  if (const std::optional<PlannedModel> planned = planned_model(folder.config, options)) {
+    add_planned(e, *planned);
+    add_words(e);
+    return e;
+  }
   const bool dummy = a.load_format == "dummy" || !has_weights(folder.path);
   const std::unique_ptr<WeightSource> source =
       dummy ? dummy_weights(folder.config, 1) : open_weights(folder.path, folder.config);
-  e.model = folder.name;
   e.architecture = find_model_entry(folder.config).name;
   e.formats = dummy ? "config.json" : "the checkpoint";
-  const Candidates candidates = Candidates::all();
-  ModelOptions options = a.formats.options();
-  options.ranks = a.tp_size;
-  std::set<std::string> seen;
-  for (const AnyProblem& problem : problems_of(folder, *source, options)) {
-    if (!seen.insert(text_of(problem)).second) continue;
-    for (ProofEntry& entry : list_candidates(problem, e.device, candidates)) e.entries.push_back(std::move(entry));
-  }
+  add_candidates(e, problems_of(folder, *source, options));
   if (!e.named) {  // what was proved on this machine before
     const VerdictStore store(default_cache_folder(), build_id(), e.device);
     bool timed = false;

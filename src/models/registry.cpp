@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "base/error.h"
+#include "models/planned.h"
 
 namespace mettle {
 
@@ -39,8 +40,9 @@ const ModelEntry& find_model_entry(const nlohmann::json& config) {
     for (const std::string_view c : entry->classes) known += fmt::format("{}{}", known.empty() ? "" : ", ", c);
   std::string given;
   for (const std::string& c : classes) given += fmt::format("{}\"{}\"", given.empty() ? "" : ", ", c);
-  fail(Code::kUnsupported, fmt::format("config.architectures: must be one of {}; got {} (model_type \"{}\")", known,
-                                       given.empty() ? "none" : given, type));
+  fail(Code::kUnsupported, fmt::format("config.architectures: must be one of {}; got {} (model_type \"{}\"){}", known,
+                                       given.empty() ? "none" : given, type,
+                                       is_planned_model(config) ? "; `mettle explain` says which ops it lacks" : ""));
 }
 
 std::unique_ptr<Model> make_model(const nlohmann::json& config, WeightSource& source, const ModelOptions& options) {

@@ -15,7 +15,8 @@ import serving
 CONFIGS = os.path.join(HERE, "..", "data", "configs")
 MODELS = {"qwen3_5_35b_a3b": {"attention", "embed", "gdn", "join", "linear", "moe", "sample"},
           "qwen3_5_397b_a17b": {"attention", "embed", "gdn", "join", "linear", "moe", "sample"},
-          "qwen3_30b_a3b": {"attention", "embed", "join", "linear", "moe", "sample"}}
+          "qwen3_30b_a3b": {"attention", "embed", "join", "linear", "moe", "sample"},
+          "glm5": {"attention", "embed", "indexer", "join", "linear", "mlp", "moe", "sample"}}
 GPUS = ["sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120", "sm121"]
 REFUSALS = {"WRONG_SM", "NOT_BUILT", "ISA_MISSING", "SMEM_TOO_SMALL", "SHAPE_UNSUPPORTED", "FORMAT_UNSUPPORTED",
             "SEMANTICS_DIFFER"}
@@ -56,6 +57,29 @@ class Explain(unittest.TestCase):
                     rows = [(c["backend"], c["tactic"]) for c in e["candidates"] if c["problem"] == problem]
                     self.assertEqual(len(rows), len(set(rows)), problem)
                     self.assertIn("reference", {b for b, _ in rows})
+
+    def test_of_an_architecture_that_is_planned_every_op_says_what_it_lacks(self):
+        config = os.path.join(CONFIGS, "glm5")
+        for device in ("sm120", "cpu"):
+            e = self.json(config, "--device", device)
+            self.assertEqual(e["architecture"], "glm_moe_dsa, planned")
+            for op in ("indexer", "attention", "mlp", "moe"):
+                row, = (c for c in e["candidates"] if c["op"] == op)
+                self.assertEqual((row["verdict"], row["have"]), ("NOT_BUILT", "no code"))
+                self.assertTrue(row["remedy"].startswith("planned: "), row)
+            for op in ("embed", "join", "linear", "sample"):  # those exist: their own backends answer
+                self.assertIn("UNPROVED" if device == "cpu" else "NOT_BUILT" if not e["cuda_targets"] else "UNPROVED",
+                              {c["verdict"] for c in e["candidates"] if c["op"] == op})
+            for word in e["words"]:  # nothing serves, whatever it is called
+                if word["flag"] in ("--attention-backend", "--moe-runner-backend"):
+                    self.assertNotIn(word["verdict"], ("OK", "UNPROVED"), word)
+        text = self.explain(config, "--device", "sm120").stdout
+        self.assertIn("latent attention: 576 values a token in the cache for all 64 heads", text)
+        self.assertIn("no candidate for attention, ", text)
+        r = subprocess.run([serving.PROGRAM, "prove", config, "--load-format", "dummy"], capture_output=True, text=True,
+                           timeout=600, env={**os.environ, "XDG_CACHE_HOME": self.folder.name})
+        self.assertEqual(r.returncode, 1, r)
+        self.assertIn("`mettle explain` says which ops it lacks", r.stderr)
 
     def test_what_the_lists_of_backends_have_is_in_the_table(self):
         ops = os.path.join(HERE, "..", "..", "src", "ops")
@@ -133,7 +157,9 @@ class Explain(unittest.TestCase):
             self.assertIn(says, r.stderr)
             self.assertEqual(r.stdout, "")
         for text, says in (("", "config.json"), ("[]", "config.json"), ("{", "config.json"),
-                           ('{"architectures": ["GlmMoeDsaForCausalLM"], "model_type": "glm_moe_dsa"}', "Qwen3MoeForCausalLM"),
+                           ('{"architectures": ["Llama4ForCausalLM"], "model_type": "llama4"}', "Qwen3MoeForCausalLM"),
+                           ('{"architectures": ["GlmMoeDsaForCausalLM"]}', "config.hidden_size"),
+                           ('{"architectures": ["GlmMoeDsaForCausalLM"], "hidden_size": 0}', "config.hidden_size"),
                            ('{"architectures": ["Qwen3MoeForCausalLM"], "vocab_size": -1}', "config.vocab_size")):
             with open(unknown, "w") as f:
                 f.write(text)
