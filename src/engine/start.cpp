@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "checkpoint/model_folder.h"
 #include "engine/choices.h"
+#include "engine/layer_proof.h"
 #include "engine/loop.h"
 #include "engine/plan.h"
 #include "engine/step_proof.h"
@@ -225,6 +226,9 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   const StepProof steps = prove_steps(*parts.runner, sizes);
   if (!steps.verdict.ok()) fail(Code::kDevice, steps.text());
   log::info("{}", steps.text());
+  const LayerProof layers = prove_layers(*parts.runner, sizes, *parts.choices);
+  if (!layers.verdict.ok()) fail(Code::kDevice, layers.text());
+  if (layers.steps > 0) log::info("{}", layers.text());
   parts.probe = std::move(probe);
   return std::make_unique<EngineLoop>(std::move(parts));
 }
