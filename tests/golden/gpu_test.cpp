@@ -1,6 +1,7 @@
 // The embedded model and the small oracle checkpoints on a GPU, under the rule for BF16: as close to float32 as an
 // independent BF16 run, another token only at a near tie. Built with CUDA; tools/gpu_check runs it where a GPU is.
 #include <filesystem>
+#include <map>
 
 #include "checkpoint/model_folder.h"
 #include "golden_support.h"
@@ -80,25 +81,38 @@ TEST_P(Gpu, FormatsOnRequestStayNear) {
   }
 }
 
+// How often a BF16 run is far off: the part of the golden prompts where transformers' own is, more than five times its
+// median (1 of 24: a router's near tie).
+double transformers_far() {
+  const nlohmann::json prompts = read_json(METTLE_SOURCE_DIR "/tests/golden/bf16_run.json")["prompts"];
+  double far = 0;
+  for (const auto& p : prompts) far += p["relative_l2"].get<double>() > 5 * transformers_error();
+  return far / static_cast<double>(prompts.size());
+}
+
 // Differences of two BF16 runs, step by step. A router's near tie may fall another way in a single row, and that row is
-// then far off: such steps are listed and rare.
+// then far off, and with it what comes later of its request, which remembers it. Such steps are listed; either of the
+// two runs may have as many such requests as transformers' own BF16 run has.
 class Steps {
  public:
-  void add(const Logits& a, const Logits& b, const std::string& what) {
+  void add(const Logits& a, const Logits& b, const std::string& request, size_t token) {
     errors_.push_back(relative_l2(a, b));
+    bool& far = far_[request];
     if (errors_.back() <= 5 * transformers_error()) return;
-    ++far_;
-    std::printf("%s: relative L2 %.4f\n", what.c_str(), errors_.back());
+    far = true;
+    std::printf("%s, token %zu: relative L2 %.4f\n", request.c_str(), token, errors_.back());
   }
   ~Steps() {
     if (errors_.empty()) return;
     EXPECT_LE(median(errors_), 1.5 * transformers_error());
-    EXPECT_LE(far_ * 100, errors_.size()) << "of " << errors_.size() << " steps";
+    double far = 0;
+    for (const auto& request : far_) far += request.second;
+    EXPECT_LE(far, 2 * transformers_far() * static_cast<double>(far_.size())) << "of " << far_.size() << " requests";
   }
 
  private:
   std::vector<double> errors_;
-  size_t far_ = 0;
+  std::map<std::string, bool> far_;
 };
 
 // Where two greedy runs part, the margin must lie within the difference of their logits.
@@ -106,7 +120,7 @@ void expect_near_tie(const Watched::Run& a, const Watched::Run& b, const std::st
   size_t at = 0;
   while (at < std::min(a.tokens.size(), b.tokens.size()) && a.tokens[at] == b.tokens[at]) ++at;
   for (size_t i = 0; i < std::min({at + 1, a.logits.size(), b.logits.size()}); ++i)
-    steps.add(a.logits[i], b.logits[i], what + ", token " + std::to_string(i));
+    steps.add(a.logits[i], b.logits[i], what, i);
   if (at == std::min(a.tokens.size(), b.tokens.size())) return;
   const Logits &mine = a.logits.at(at), &theirs = b.logits.at(at);
   double largest = 0;
