@@ -7,6 +7,7 @@
 #include "ops/attention_cases.h"
 #include "ops/case_rows.h"
 #include "ops/oracle.h"
+#include "prove/replay.h"
 #include "prove/trial.h"
 
 namespace mettle {
@@ -121,7 +122,7 @@ Trial<AttentionOp>::State::Launched Trial<AttentionOp>::State::launch(const Back
                            partial.view(),
                            ws.arm()};
   check_args(args);
-  context.run(backend, tactic, args);
+  run_replayed(context, backend, tactic, args, pass == 1 ? examination : nullptr);
   Launched l{partial.copy(), k_cache.copy(), v_cache.copy()};
   if (examination != nullptr) {
     examination->demand(k_cache.check_guards());

@@ -5,6 +5,7 @@
 #include <set>
 
 #include "ops/embed_cases.h"
+#include "prove/replay.h"
 #include "prove/trial.h"
 
 namespace mettle {
@@ -102,7 +103,7 @@ void Trial<EmbedOp>::prove(const Backend<EmbedOp>& backend, const Tactic& tactic
       residual.prefill(pass);
       const EmbedArgs args{s.problem, c.rows, c.ids.data(), s.table->view(), residual.view(), ids.as<int32_t>()};
       check_args(args);
-      s.context.run(backend, tactic, args);
+      run_replayed(s.context, backend, tactic, args, pass == 1 ? &examination : nullptr);
       examination.demand(residual.check());
       runs[pass] = residual.copy();
       examination.judge_exact("residual", expected, floats(runs[pass]));

@@ -6,6 +6,7 @@
 
 #include "ops/gdn_cases.h"
 #include "ops/oracle.h"
+#include "prove/replay.h"
 #include "prove/trial.h"
 
 namespace mettle {
@@ -90,7 +91,7 @@ Trial<GdnOp>::State::Launched Trial<GdnOp>::State::launch(const Backend<GdnOp>& 
                      partial.view(),
                      ws.arm()};
   check_args(args);
-  context.run(backend, tactic, args);
+  run_replayed(context, backend, tactic, args, pass == 1 ? examination : nullptr);
   Launched l{partial.copy(), conv_state.copy(), recurrent.copy()};
   if (examination == nullptr) return l;
   examination->demand(conv_state.check_guards());

@@ -4,6 +4,7 @@
 
 #include "ops/join_cases.h"
 #include "ops/oracle.h"
+#include "prove/replay.h"
 #include "prove/trial.h"
 
 namespace mettle {
@@ -62,7 +63,7 @@ Trial<JoinOp>::State::Launched Trial<JoinOp>::State::launch(const Backend<JoinOp
   const FloatArray weight(c.weight);
   const JoinArgs args{problem, c.rows, residual.view(), pointers, weight.data(), x.view()};
   check_args(args);
-  context.run(backend, tactic, args);
+  run_replayed(context, backend, tactic, args, pass == 1 ? examination : nullptr);
   if (examination != nullptr) {
     examination->demand(residual.check());
     examination->demand(x.check());

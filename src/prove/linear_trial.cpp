@@ -3,6 +3,7 @@
 #include "ops/case_rows.h"
 #include "ops/linear_cases.h"
 #include "ops/oracle.h"
+#include "prove/replay.h"
 #include "prove/trial.h"
 
 namespace mettle {
@@ -135,7 +136,7 @@ std::vector<uint8_t> Trial<LinearOp>::State::launch(const Backend<LinearOp>& bac
   GuardedWorkspace ws(workspace_bytes(backend, tactic, problem, c.rows, context.team->members()));
   const LinearArgs args{problem, c.rows, x.view(), &weight, y.view(), ws.arm()};
   check_args(args);
-  context.run(backend, tactic, args);
+  run_replayed(context, backend, tactic, args, pass == 1 ? examination : nullptr);
   if (examination != nullptr) {
     examination->demand(y.check());
     examination->demand(ws.check());

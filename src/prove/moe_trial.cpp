@@ -6,6 +6,7 @@
 #include "ops/case_rows.h"
 #include "ops/moe_cases.h"
 #include "ops/oracle.h"
+#include "prove/replay.h"
 #include "prove/trial.h"
 
 namespace mettle {
@@ -106,7 +107,7 @@ Trial<MoeOp>::State::Launched Trial<MoeOp>::State::launch(const Backend<MoeOp>& 
                      partial.view(), {!given.empty(), ids.view().as<int32_t>(), weights.view().as<float>()},
                      ws.arm()};
   check_args(args);
-  context.run(backend, tactic, args);
+  run_replayed(context, backend, tactic, args, pass == 1 ? examination : nullptr);
   if (examination != nullptr) {
     examination->demand(partial.check());
     examination->demand(ids.check());

@@ -8,6 +8,7 @@
 #include "ops/oracle.h"
 #include "ops/sample_cases.h"
 #include "ops/sample_stage.h"
+#include "prove/replay.h"
 #include "prove/trial.h"
 
 namespace mettle {
@@ -32,7 +33,7 @@ struct Trial<SampleOp>::State {
   std::vector<std::vector<Right>> right;
 
   std::vector<uint8_t> launch(const Backend<SampleOp>& backend, const Tactic& tactic, const SampleCase& c,
-                              const CaseInput& logits, Examination& examination) const;
+                              const CaseInput& logits, Examination& examination, bool replay = false) const;
   void judge(const SampleCase& c, const std::vector<Right>& rows, const std::vector<SampleResult>& results,
              Examination& examination) const;
   const std::vector<Right>& right_of(size_t i);
@@ -80,7 +81,7 @@ const std::vector<Trial<SampleOp>::State::Right>& Trial<SampleOp>::State::right_
 
 std::vector<uint8_t> Trial<SampleOp>::State::launch(const Backend<SampleOp>& backend, const Tactic& tactic,
                                                     const SampleCase& c, const CaseInput& logits,
-                                                    Examination& examination) const {
+                                                    Examination& examination, bool replay) const {
   const auto bytes = static_cast<int64_t>(sizeof(SampleResult)) * c.rows;
   Guarded results("results", {bytes}, DType::kU8);
   results.arm();
@@ -97,7 +98,7 @@ std::vector<uint8_t> Trial<SampleOp>::State::launch(const Backend<SampleOp>& bac
                         ws.arm(),
                         &stage.fill(params)};
   check_args(args);
-  context.run(backend, tactic, args);
+  run_replayed(context, backend, tactic, args, replay ? &examination : nullptr);
   examination.demand(results.check_guards());
   examination.demand(ws.check());
   return results.copy();
@@ -173,7 +174,7 @@ void Trial<SampleOp>::prove(const Backend<SampleOp>& backend, const Tactic& tact
     const std::vector<uint8_t> first = s.launch(backend, tactic, c, c.logits, examination);
     s.judge(c, s.right_of(i), results_of(first), examination);
     if (c.rows > 64 && i > 3) continue;  // the demands below hold for any parameters: a few cases show them
-    const std::vector<uint8_t> second = s.launch(backend, tactic, c, c.logits, examination);
+    const std::vector<uint8_t> second = s.launch(backend, tactic, c, c.logits, examination, true);
     examination.judge_same(VerdictCode::kNondeterministic, "results", first, second, sizeof(SampleResult));
     if (c.rows < 2) continue;
     CaseInput beside = c.logits.copy();
