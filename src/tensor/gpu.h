@@ -63,6 +63,9 @@ void share_buffers();
 // Every byte of device memory set; done when it returns.
 void fill(void* to, uint8_t byte, size_t bytes);
 
+// From device memory to device memory, in the order of the stream.
+void copy_on_device(void* to, const void* from, size_t bytes, void* stream);
+
 // Rows of bytes picked by index: to[i] = from[index[i]]; index lies on the device.
 void gather_rows(void* to, const void* from, const int32_t* index, int rows, size_t row_bytes, void* stream);
 

@@ -229,6 +229,10 @@ void fill(void* to, uint8_t byte, size_t bytes) {
   CUDA_CHECK(cudaDeviceSynchronize());
 }
 
+void copy_on_device(void* to, const void* from, size_t bytes, void* stream) {
+  CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream)));
+}
+
 void gather_rows(void* to, const void* from, const int32_t* index, int rows, size_t row_bytes, void* stream) {
   if (rows == 0) return;
   gather_kernel<<<rows, 256, 0, static_cast<cudaStream_t>(stream)>>>(

@@ -27,6 +27,7 @@ void Graph::launch(Stream&) { none(); }
 std::unique_ptr<Place> place() { none(); }
 void share_buffers() { none(); }
 void fill(void*, uint8_t, size_t) { none(); }
+void copy_on_device(void*, const void*, size_t, void*) { none(); }
 void gather_rows(void*, const void*, const int32_t*, int, size_t, void*) { none(); }
 
 }  // namespace mettle::gpu
