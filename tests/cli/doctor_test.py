@@ -48,7 +48,9 @@ class Doctor(unittest.TestCase):
         """A process whose parent is gone, in the session of a leader that is gone too."""
         script = ("trap '' HUP; " if nohup else "") + 'exec 3<&0; "$@" >/dev/null 2>&1 <&3 & echo $!'
         started = subprocess.run(["sh", "-c", script, "sh", *argv], stdin=stdin, stdout=subprocess.PIPE, text=True,
-                                 start_new_session=True, timeout=60)
+                                 start_new_session=True, timeout=60,
+                                 # These tests may run under nohup, and who ignores SIGHUP is meant to stay.
+                                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL))
         pid = int(started.stdout)
         self.addCleanup(lambda: alive(pid) and os.kill(pid, signal.SIGKILL))
         return pid
