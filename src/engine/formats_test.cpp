@@ -78,17 +78,7 @@ std::vector<float> logits_of(Scaled source, const ModelOptions& options, const s
   std::vector<std::unique_ptr<Place>> places;
   places.push_back(host_place());
   models[0]->load(source, *places[0], [](int64_t) {});
-  const int vocab = models[0]->info().vocab;
-  Runner runner(std::move(models), std::move(places), 2);
-  runner.ready({.rows = 5, .logit_rows = 1, .blocks = 1, .slots = 1, .context = 16});
-  const std::vector<int32_t> ids = {3, 1, 4, 1, 5}, last = {4}, blocks = {0};
-  const std::vector<BatchSequence> sequences = {{.q_len = 5, .block_table = blocks.data(), .state_out = 0}};
-  runner.run({.batch = {.rows = 5, .sequences = sequences},
-              .ids = ids.data(),
-              .logit_rows = last,
-              .logits = view_of(runner.logits().data, DType::kF32, {1, vocab})});
-  const auto* logits = static_cast<const float*>(static_cast<const void*>(runner.logits().data));
-  return {logits, logits + vocab};
+  return logits_of_a_prompt(std::move(models), std::move(places));
 }
 
 double distance(const std::vector<float>& a, const std::vector<float>& b) {

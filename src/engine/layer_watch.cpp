@@ -18,8 +18,8 @@ thread_local LayerWatch* LayerWatch::current = nullptr;
 
 namespace {
 
-constexpr size_t kMostFloats = size_t{64} << 20;  // of weights read back that are kept from step to step
-constexpr int64_t kHeadColumns = 1024;            // judged at either end of a large vocabulary
+constexpr int64_t kMostFloats = int64_t{64} << 20;  // of weights read back that are kept from step to step
+constexpr int64_t kHeadColumns = 1024;              // judged at either end of a large vocabulary
 
 std::vector<uint8_t> bytes_of(const void* data, size_t bytes) {
   const auto* from = static_cast<const uint8_t*>(data);
@@ -143,7 +143,7 @@ RawSegments ReadBack::rows(const PackedMatrix& m, int64_t first, int64_t count, 
 }
 
 void ReadBack::make_room() {
-  if (floats_ <= kMostFloats) return;
+  if (floats_ <= static_cast<size_t>(kMostFloats)) return;
   kept_.clear();
   floats_ = 0;
 }
@@ -225,8 +225,7 @@ bool LayerWatch::is_last_layer(std::string_view op, const void* weights) {
   return judging_ && last_weights_[op] == weights;
 }
 
-// ---- embed and join
-// --------------------------------------------------------------------------------------------------
+// --- embed and join ---
 
 void LayerWatch::look(const EmbedArgs&) {}
 
@@ -264,8 +263,7 @@ void LayerWatch::judge(const JoinArgs& a, const Numerics& numerics, ThreadTeam&)
   ++judged_;
 }
 
-// ---- head
-// ------------------------------------------------------------------------------------------------------------
+// --- head ---
 
 void LayerWatch::look(const LinearArgs& a) {
   const size_t row = a.x.bytes() / static_cast<size_t>(std::max(a.rows, 1));
@@ -294,8 +292,7 @@ void LayerWatch::judge(const LinearArgs& a, const Numerics& numerics, ThreadTeam
   ++judged_;
 }
 
-// ---- moe
-// -------------------------------------------------------------------------------------------------------------
+// --- moe ---
 
 void LayerWatch::look(const MoeArgs& a) { demand_same("x", x_, a.x.data); }
 
@@ -305,7 +302,9 @@ void LayerWatch::judge(const MoeArgs& a, const Numerics& numerics, ThreadTeam& t
   const MoeProblem& p = a.problem;
   const int64_t work =
       int64_t{3} * p.hidden * (int64_t{p.top_k} * p.width + p.shared_width) + int64_t{p.hidden} * p.experts;
-  const std::vector<int> rows = case_sample_rows(a.rows, static_cast<int>(std::max<int64_t>(kOracleWork / work, 2)));
+  // As many rows as the oracle has time for, and whose experts, read back, do not fill the memory.
+  const int64_t most = std::max<int64_t>(std::min<int64_t>(kOracleWork, kMostFloats) / work, 2);
+  const std::vector<int> rows = case_sample_rows(a.rows, static_cast<int>(most));
   std::vector<int32_t> ids;
   for (const int r : rows)
     ids.insert(ids.end(), a.selection.ids + int64_t{r} * p.top_k, a.selection.ids + int64_t{r + 1} * p.top_k);
@@ -338,8 +337,7 @@ void LayerWatch::judge(const MoeArgs& a, const Numerics& numerics, ThreadTeam& t
   ++judged_;
 }
 
-// ---- attention
-// -------------------------------------------------------------------------------------------------------
+// --- attention ---
 
 void LayerWatch::look(const AttentionArgs& a) {
   demand_same("x", x_, a.x.data);
@@ -385,8 +383,7 @@ void LayerWatch::judge(const AttentionArgs& a, const Numerics& numerics, ThreadT
   ++judged_;
 }
 
-// ---- gdn
-// -------------------------------------------------------------------------------------------------------------
+// --- gdn ---
 
 void LayerWatch::look(const GdnArgs& a) {
   demand_same("x", x_, a.x.data);

@@ -16,7 +16,7 @@
 namespace mettle {
 
 // Weights as the oracle takes them, read back from packed ones: exact, but for one rounding to float32 of element times
-// row scale, a tenth of what the sum itself is allowed.
+// row scale, an eighth or less of what the sum itself is allowed.
 class ReadBack {
  public:
   // Rows [first, first + count) of m, valid until make_room().

@@ -73,17 +73,7 @@ std::vector<float> logits_of(const json& config, int ranks, bool spoil) {
     models.back()->load(source, *places.back(), [](int64_t) {});
   }
   EXPECT_GT(source.releases, ranks);
-  const int vocab = models.front()->info().vocab;
-  Runner runner(std::move(models), std::move(places), 2);
-  runner.ready({.rows = 5, .logit_rows = 1, .blocks = 1, .slots = 1, .context = 16});
-  const std::vector<int32_t> ids = {3, 1, 4, 1, 5}, last = {4}, blocks = {0};
-  const std::vector<BatchSequence> sequences = {{.q_len = 5, .block_table = blocks.data(), .state_out = 0}};
-  runner.run({.batch = {.rows = 5, .sequences = sequences},
-              .ids = ids.data(),
-              .logit_rows = last,
-              .logits = view_of(runner.logits().data, DType::kF32, {1, vocab})});
-  const auto* logits = static_cast<const float*>(static_cast<const void*>(runner.logits().data));
-  return {logits, logits + vocab};
+  return logits_of_a_prompt(std::move(models), std::move(places));
 }
 
 void expect_the_same(const json& config) {

@@ -8,6 +8,8 @@
 
 #include "base/error.h"
 #include "engine/probe.h"
+#include "engine/runner.h"
+#include "models/block.h"
 
 namespace mettle::testing {
 
@@ -45,6 +47,22 @@ class UnprovedChoices : public ChoiceSource {
 };
 
 inline std::shared_ptr<ChoiceSource> unproved_reference_choices() { return std::make_shared<UnprovedChoices>(); }
+
+// Of the last row of a prompt of five tokens, by loaded ranks.
+inline std::vector<float> logits_of_a_prompt(std::vector<std::unique_ptr<Model>> ranks,
+                                             std::vector<std::unique_ptr<Place>> places) {
+  const int vocab = ranks.front()->info().vocab;
+  Runner runner(std::move(ranks), std::move(places), 2);
+  runner.ready({.rows = 5, .logit_rows = 1, .blocks = 1, .slots = 1, .context = 16});
+  const std::vector<int32_t> ids = {3, 1, 4, 1, 5}, last = {4}, blocks = {0};
+  const std::vector<BatchSequence> sequences = {{.q_len = 5, .block_table = blocks.data(), .state_out = 0}};
+  runner.run({.batch = {.rows = 5, .sequences = sequences},
+              .ids = ids.data(),
+              .logit_rows = last,
+              .logits = view_of(runner.logits().data, DType::kF32, {1, vocab})});
+  const auto* logits = runner.logits().as<float>();
+  return {logits, logits + vocab};
+}
 
 inline EngineOptions tiny_options() {
   EngineOptions options;

@@ -1,7 +1,8 @@
 #include "ops/attention.h"
 
-#include <cmath>
 #include <fmt/format.h>
+
+#include <cmath>
 
 #include "ops/check.h"
 

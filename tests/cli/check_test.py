@@ -50,6 +50,23 @@ class Check(unittest.TestCase):
         for word in words:
             self.assertIn(word, err)
 
+    def test_faults_of_cuda_kernels_fit_their_kernels(self):
+        with tempfile.TemporaryDirectory() as folder:
+            for part in ("src/ops/cuda", "tests/mutants/cuda"):
+                shutil.copytree(os.path.join(ROOT, part), os.path.join(folder, part))
+            plant = lambda: subprocess.run([sys.executable, "tests/mutants/cuda/plant.py", "check"], cwd=folder,
+                                           capture_output=True, text=True, timeout=120, stdin=subprocess.DEVNULL)
+            self.assertEqual(plant().stderr, "")
+            with open(os.path.join(folder, "src/ops/cuda/embed_reference.cu"), "r+") as f:
+                text = f.read().replace("v.w & 0xFFFF0000u", "0xFFFF0000u & v.w")
+                f.seek(0)
+                f.write(text)
+            r = plant()
+            self.assertEqual(r.returncode, 1, r.stderr)
+            self.assertIn("embed_second_of_a_pair", r.stderr)
+        # A tree with CUDA kernels is asked for the faults of theirs.
+        self.refused("src/ops/cuda/join_kernels.cu", "// nothing\n", "tests/mutants/cuda/plant.py")
+
     def test_what_is_right_passes(self):
         self.assertEqual(self.check(), (0, "", "check: 0 errors, 1 ledger rows\n"))
 

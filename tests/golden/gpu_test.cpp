@@ -3,11 +3,9 @@
 #include <filesystem>
 #include <map>
 
-#include "checkpoint/model_folder.h"
 #include "golden_support.h"
+#include "skills.h"
 #include "tensor/gpu.h"
-#include "text/chat_template.h"
-#include "text/tokenizer.h"
 
 namespace mettle {
 namespace {
@@ -133,37 +131,20 @@ void expect_near_tie(const Watched::Run& a, const Watched::Run& b, const std::st
 }
 
 TEST_P(Gpu, SkillsDifferOnlyAtNearTies) {
-  const ModelFolder folder = open_model_folder(tiny_options().model_path);
-  const Tokenizer tokenizer = Tokenizer::from_file(folder.tokenizer_path);
-  const ChatTemplate chat(folder.chat_template);
-  std::vector<Ids> prompts, wanted;
-  std::vector<SamplingParams> params;
-  std::ifstream file(kGolden + "/skills.jsonl");
-  for (std::string line; std::getline(file, line);) {
-    const auto row = nlohmann::ordered_json::parse(line);
-    nlohmann::ordered_json variables = {
-        {"messages", row["messages"]}, {"add_generation_prompt", true}, {"enable_thinking", row["enable_thinking"]}};
-    if (!row["tools"].is_null()) variables["tools"] = row["tools"];
-    prompts.push_back(tokenizer.encode(chat.render(variables)));
-    wanted.push_back(row["completion_ids"].get<Ids>());
-    params.push_back(greedy(static_cast<int>(wanted.back().size()) + 8));
-  }
-  ASSERT_EQ(prompts.size(), 256u);
+  const std::vector<Skill> skills = read_skills();
   Watched engine(gpu_options(), on_gpu(GetParam()));
   engine.keep(false);
-  const auto runs = engine.run(prompts, params);  // up to 64 in a step
+  const auto runs = run_all(engine, skills, 0, skills.size());  // up to 64 in a step
   engine.keep(true);
   EngineOptions f32_options = tiny_options();
   f32_options.activation = Activation::kF32;
   Watched f32(f32_options);
   int differ = 0;
   Steps steps;
-  for (size_t i = 0; i < runs.size(); ++i) {
-    Ids tokens = runs[i].tokens;
-    if (runs[i].finish == Finish::kStop) tokens.push_back(runs[i].stop_token);
-    if (tokens == wanted[i]) continue;
+  for (size_t i = 0; i < skills.size(); ++i) {
+    if (with_stop(runs[i]) == skills[i].completion) continue;
     ++differ;
-    expect_near_tie(engine.run(prompts[i], params[i]), f32.run(prompts[i], params[i]), "skill " + std::to_string(i),
+    expect_near_tie(run_all(engine, skills, i, 1)[0], run_all(f32, skills, i, 1)[0], "skill " + std::to_string(i),
                     steps);
   }
   std::printf("%d of %zu skills differ\n", differ, runs.size());

@@ -170,6 +170,7 @@ class FromTheStart(unittest.TestCase):
             self.assertIn(f"prove: {self.FAULT}", server.errors())
             self.assertIn("failed its proof and does not serve", server.errors())
             self.assertRegex(server.errors(), r"step proof: \d+ steps, 3 passes, \d+ logits equal bit for bit")
+            self.assertRegex(server.errors(), r"layer proof: \d+ steps, \d+ ops in their places")
             self.assertEqual(ready(server)[1]["status"], "ready")
 
     def test_named_it_never_falls_back(self):
