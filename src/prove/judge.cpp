@@ -152,9 +152,10 @@ ElementResult exact(const Expected& e, std::span<const float> got) {
 
 double Groups::Sums::ratio(bool shared) const {
   const double rnd2 = shared ? rnd * rnd : rnd_rows, jump2 = shared ? jump * jump : jump_rows;
-  const double limit =
-      kGroup * std::sqrt(var + rnd2) + kFlips * top + kShared * sys + std::min(jump, 3 * std::sqrt(jump2));
-  return std::fabs(t) / std::max(limit, 1e-300);
+  // As of an element: what jumps explain is explained whole, so only what lies beyond them is held against the rest.
+  const double over = std::fabs(t) - std::min(jump, 3 * std::sqrt(jump2));
+  const double limit = kGroup * std::sqrt(var + rnd2) + kFlips * top + kShared * sys;
+  return over <= 0 ? 0 : over / std::max(limit, 1e-300);
 }
 
 namespace {

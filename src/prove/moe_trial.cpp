@@ -37,9 +37,15 @@ struct Trial<MoeOp>::State {
   std::vector<CaseState> states;
   Verdict packing;
 
-  int64_t work() const {
-    return int64_t{3} * problem.hidden * (int64_t{problem.top_k} * problem.width + problem.shared_width) +
+  // Multiply-adds of a row that meets so many experts.
+  int64_t work(int64_t experts) const {
+    return int64_t{3} * problem.hidden * (experts * problem.width + problem.shared_width) +
            int64_t{problem.hidden} * problem.experts;
+  }
+  int64_t work() const { return work(problem.top_k); }
+  int64_t work(const MoeCase& c) const {
+    const auto used = std::count_if(c.given.begin(), c.given.end(), [](int32_t id) { return id >= 0; });
+    return c.given.empty() ? work() : work((used + c.rows - 1) / c.rows);
   }
   Launched launch(const Backend<MoeOp>& backend, const Tactic& tactic, const MoeCase& c, const CaseInput& x,
                   std::span<const int32_t> given, std::span<const float> given_weights, int pass,
@@ -146,13 +152,12 @@ void Trial<MoeOp>::prove(const Backend<MoeOp>& backend, const Tactic& tactic, Ex
   const MoeProblem& p = s.problem;
   examination.begin("packing");
   examination.demand(s.packing);
-  const int most = static_cast<int>(std::max<int64_t>(kOracleWork / s.work(), 4));
   for (size_t i = 0; i < s.cases.size(); ++i) {
     const MoeCase& c = s.cases[i];
     State::CaseState& state = s.states[i];
     examination.begin(c.kind);
     if (state.rows.empty()) {
-      state.rows = case_sample_rows(c.rows, most);
+      state.rows = case_sample_rows(c.rows, static_cast<int>(std::max<int64_t>(kOracleWork / s.work(c), 4)));
       const oracle::Options options{.exact = c.exact_scores};
       std::vector<int32_t> some(static_cast<size_t>(c.rows * p.top_k));
       for (size_t k = 0; k < some.size(); ++k)
