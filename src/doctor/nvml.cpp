@@ -17,81 +17,43 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "base/nvml.h"
+
 namespace mettle::doctor {
 namespace {
 
 using nlohmann::json;
 
-constexpr unsigned kMostGpus = 64;
-constexpr unsigned kMostProcesses = 256;
 constexpr size_t kMostAnswerBytes = size_t{4} << 20;
 
-// The part of NVML's C interface that is used, as its documentation declares it.
-using Handle = void*;
-struct Memory {
-  unsigned long long total, free, used;
-};
 struct PciInfo {
   char bus_legacy[16];
   unsigned domain, bus, device, id, subsystem;
   char bus_id[32];
 };
-struct ProcessInfo {
-  unsigned pid;
-  unsigned long long bytes;
-  unsigned gpu_instance, compute_instance;
-};
 
-class Library {
- public:
-  explicit Library(void* handle) : handle_(handle) {}
-  // Calls a function when the library has it; a result other than 0 means that nothing was answered.
-  template <class... A>
-  int call(const char* name, A... arguments) const {
-    auto* function = reinterpret_cast<int (*)(A...)>(dlsym(handle_, name));
-    return function == nullptr ? -1 : function(arguments...);
-  }
-  std::string error_text(int code) const {
-    auto* function = reinterpret_cast<const char* (*)(int)>(dlsym(handle_, "nvmlErrorString"));
-    const char* text = function == nullptr ? nullptr : function(code);
-    return text == nullptr ? "" : std::string(text, strnlen(text, 200));
-  }
-
- private:
-  void* handle_;
-};
-
-std::string text_of(const Library& nvml, const char* function) {
-  char text[128] = {};
-  return nvml.call(function, static_cast<char*>(text), 127u) == 0 ? std::string(text, strnlen(text, 127)) : "";
-}
-
-json ask_gpu(const Library& nvml, unsigned index, Handle gpu) {
+json ask_gpu(const Nvml& nvml, unsigned index, Nvml::Gpu gpu) {
   json numbers = json::object();
-  const auto number = [&](const char* key, const char* function, auto... before) {
-    unsigned value = 0;
-    if (nvml.call(function, gpu, before..., &value) == 0) numbers[key] = value;
+  const auto keep = [&](const char* key, std::optional<unsigned> value) {
+    if (value) numbers[key] = *value;
   };
-  const auto text = [&](const char* function) {
-    char value[128] = {};
-    return nvml.call(function, gpu, static_cast<char*>(value), 127u) == 0 ? std::string(value, strnlen(value, 127))
-                                                                          : "";
+  const auto number = [&](const char* key, const char* function, auto... before) {
+    keep(key, nvml.number(gpu, function, before...));
   };
   int major = 0, minor = 0;
   if (nvml.call("nvmlDeviceGetCudaComputeCapability", gpu, &major, &minor) == 0) numbers["sm"] = 10 * major + minor;
-  Memory memory = {};
-  if (nvml.call("nvmlDeviceGetMemoryInfo", gpu, &memory) == 0) {
-    numbers["memory_total"] = memory.total;
-    numbers["memory_used"] = memory.used;
+  if (const auto memory = nvml.memory(gpu)) {
+    numbers["memory_total"] = memory->total;
+    numbers["memory_used"] = memory->used;
   }
-  number("power_mw", "nvmlDeviceGetPowerUsage");
-  number("power_limit_mw", "nvmlDeviceGetEnforcedPowerLimit");
+  keep("power_mw", nvml.power_mw(gpu));
+  keep("power_limit_mw", nvml.power_limit_mw(gpu));
   number("power_default_mw", "nvmlDeviceGetPowerManagementDefaultLimit");
   unsigned least = 0, most = 0;
   if (nvml.call("nvmlDeviceGetPowerManagementLimitConstraints", gpu, &least, &most) == 0)
     numbers["power_most_mw"] = most;
-  number("clock_mhz", "nvmlDeviceGetClockInfo", 1);  // of the multiprocessors
-  number("clock_most_mhz", "nvmlDeviceGetMaxClockInfo", 1);
+  keep("clock_mhz", nvml.clock_mhz(gpu));
+  keep("clock_most_mhz", nvml.most_clock_mhz(gpu));
   number("temperature", "nvmlDeviceGetTemperature", 0);
   unsigned long long bits = 0;
   if (nvml.call("nvmlDeviceGetCurrentClocksThrottleReasons", gpu, &bits) == 0) numbers["throttle"] = bits;
@@ -109,14 +71,11 @@ json ask_gpu(const Library& nvml, unsigned index, Handle gpu) {
   PciInfo pci = {};
   const bool has_pci = nvml.call("nvmlDeviceGetPciInfo_v3", gpu, &pci) == 0;
   json processes = json::array();
-  std::vector<ProcessInfo> list(kMostProcesses);
-  unsigned count = kMostProcesses;
-  if (nvml.call("nvmlDeviceGetComputeRunningProcesses_v3", gpu, &count, list.data()) == 0)
-    for (unsigned i = 0; i < std::min(count, kMostProcesses); ++i)
-      if (list[i].pid != 0) processes.push_back({list[i].pid, list[i].bytes == ~0ull ? json(-1) : json(list[i].bytes)});
+  for (const Nvml::Process& p : nvml.processes(gpu))
+    processes.push_back({p.pid, p.bytes == ~0ull ? json(-1) : json(p.bytes)});
   return {{"index", index},
-          {"name", text("nvmlDeviceGetName")},
-          {"uuid", text("nvmlDeviceGetUUID")},
+          {"name", nvml.text(gpu, "nvmlDeviceGetName")},
+          {"uuid", nvml.text(gpu, "nvmlDeviceGetUUID")},
           {"bus", has_pci ? std::string(pci.bus_id, strnlen(pci.bus_id, 31)) : ""},
           {"numbers", numbers},
           {"processes", processes}};
@@ -140,44 +99,38 @@ json ask_library(const std::string& name) {
 // Says one part after the other, so that what was said before a crash or a hang is not lost.
 template <class Say>
 void ask_all(const NvmlOptions& options, const Say& say) {
-  void* handle = dlopen(options.library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    const char* why = dlerror();
-    say({{"missing", why == nullptr ? "does not load" : why}});
+  const Nvml nvml(options.library);
+  if (!nvml.loaded()) {
+    say({{"missing", nvml.why_not()}});
+  } else if (!nvml.why_not().empty()) {
+    say({{"failure", nvml.why_not()}, {"code", nvml.code()}});
   } else {
-    const Library nvml(handle);
-    const int code = nvml.call("nvmlInit_v2");
-    if (code != 0) {
-      say({{"failure", code == -1 ? "has no nvmlInit_v2" : nvml.error_text(code)}, {"code", code}});
-    } else {
-      int cuda = 0;
-      nvml.call("nvmlSystemGetCudaDriverVersion_v2", &cuda);
-      unsigned count = 0;
-      const int counted = nvml.call("nvmlDeviceGetCount_v2", &count);
-      say({{"driver", text_of(nvml, "nvmlSystemGetDriverVersion")},
-           {"library", text_of(nvml, "nvmlSystemGetNVMLVersion")},
-           {"cuda", cuda}});
-      if (counted != 0) say({{"failure", nvml.error_text(counted)}, {"code", counted}});
-      std::vector<Handle> gpus;
-      for (unsigned i = 0; counted == 0 && i < std::min(count, kMostGpus); ++i) {
-        Handle gpu = nullptr;
-        const int got = nvml.call("nvmlDeviceGetHandleByIndex_v2", i, &gpu);
-        if (got != 0) {
-          say({{"failure", fmt::format("GPU {}: {}", i, nvml.error_text(got))}, {"code", got}});
-          continue;
-        }
-        gpus.push_back(gpu);
-        say({{"gpu", ask_gpu(nvml, i, gpu)}});
+    int cuda = 0;
+    nvml.call("nvmlSystemGetCudaDriverVersion_v2", &cuda);
+    unsigned count = 0;
+    const int counted = nvml.count(count);
+    say({{"driver", nvml.text("nvmlSystemGetDriverVersion")},
+         {"library", nvml.text("nvmlSystemGetNVMLVersion")},
+         {"cuda", cuda}});
+    if (counted != 0) say({{"failure", nvml.error_text(counted)}, {"code", counted}});
+    std::vector<Nvml::Gpu> gpus;
+    for (unsigned i = 0; i < count; ++i) {
+      Nvml::Gpu gpu = nullptr;
+      const int got = nvml.gpu(i, gpu);
+      if (got != 0) {
+        say({{"failure", fmt::format("GPU {}: {}", i, nvml.error_text(got))}, {"code", got}});
+        continue;
       }
-      for (size_t a = 0; a < gpus.size(); ++a)
-        for (size_t b = a + 1; b < gpus.size(); ++b) {
-          unsigned status = 0, ancestor = 0;
-          const bool known = nvml.call("nvmlDeviceGetP2PStatus", gpus[a], gpus[b], 0, &status) == 0;
-          const bool above = nvml.call("nvmlDeviceGetTopologyCommonAncestor", gpus[a], gpus[b], &ancestor) == 0;
-          say({{"peer",
-                {a, b, known ? static_cast<int64_t>(status) : -1, above ? static_cast<int64_t>(ancestor) : -1}}});
-        }
+      gpus.push_back(gpu);
+      say({{"gpu", ask_gpu(nvml, i, gpu)}});
     }
+    for (size_t a = 0; a < gpus.size(); ++a)
+      for (size_t b = a + 1; b < gpus.size(); ++b) {
+        unsigned status = 0, ancestor = 0;
+        const bool known = nvml.call("nvmlDeviceGetP2PStatus", gpus[a], gpus[b], 0, &status) == 0;
+        const bool above = nvml.call("nvmlDeviceGetTopologyCommonAncestor", gpus[a], gpus[b], &ancestor) == 0;
+        say({{"peer", {a, b, known ? static_cast<int64_t>(status) : -1, above ? static_cast<int64_t>(ancestor) : -1}}});
+      }
   }
   for (const std::string& name : options.others) say({{"other", ask_library(name)}});
   say({{"end", true}});
@@ -205,7 +158,6 @@ struct Reader {
     } else if (j.contains("failure")) {
       facts.failure = text(j, "failure");
       facts.failure_code = j.value("code", 0);
-      if (facts.failure.empty()) facts.failure = fmt::format("error {}", facts.failure_code);
     } else if (j.contains("driver")) {
       facts.driver = text(j, "driver");
       facts.library = text(j, "library");

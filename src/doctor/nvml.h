@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "base/nvml.h"
+
 namespace mettle::doctor {
 
 struct GpuProcess {
@@ -47,7 +49,7 @@ struct NvmlFacts {
 };
 
 struct NvmlOptions {
-  std::string library = "libnvidia-ml.so.1";
+  std::string library = Nvml::kLibrary;
   int deadline_ms = 20'000;
   std::vector<std::string> others;  // libraries to try to load
 };

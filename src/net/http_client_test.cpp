@@ -209,6 +209,7 @@ TEST(HttpClient, ATimeLimitOfTheWholeExchange) {
   const HttpReply r = get(server.url(), [](HttpRequest& q) { q.total_seconds = 0.2; });
   EXPECT_EQ(r.end, HttpEnd::kTimeout);
   EXPECT_THAT(r.error, HasSubstr(server.url()));
+  EXPECT_THAT(r.error, HasSubstr("timed out"));
 }
 
 TEST(HttpClient, SilenceInTheMiddleOfABody) {
@@ -220,6 +221,7 @@ TEST(HttpClient, SilenceInTheMiddleOfABody) {
   const HttpReply r = get(server.url(), [](HttpRequest& q) { q.silence_seconds = 1; });
   EXPECT_EQ(r.end, HttpEnd::kTimeout);
   EXPECT_EQ(r.body, "abc");
+  EXPECT_THAT(r.error, HasSubstr("too slow"));  // that limit, and not one of the whole exchange
 }
 
 TEST(HttpClient, FunctionsAndTheFlagStopIt) {

@@ -1,5 +1,4 @@
 // Clock and power: of a CPU from /sys and /proc, of a GPU from NVML, which is looked for when it is wanted.
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <optional>
 #include <sstream>
 
+#include "base/nvml.h"
 #include "prove/ceiling.h"
 
 namespace mettle {
@@ -57,47 +57,12 @@ std::optional<double> cpu_energy() {
   return std::nullopt;
 }
 
-// The few calls that are wanted of libnvidia-ml.
-class Nvml {
+// One GPU as NVML tells of it.
+class GpuSensors {
  public:
-  explicit Nvml(int index) {
-    library_ = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (library_ == nullptr) return;
-    int (*init)() = nullptr;
-    load(init, "nvmlInit_v2");
-    load(clock_, "nvmlDeviceGetClockInfo"), load(power_, "nvmlDeviceGetPowerUsage");
-    load(limit_, "nvmlDeviceGetEnforcedPowerLimit");
-    if (init == nullptr || init() != 0) return;
-    started_ = true;
-    find(index);
-  }
-  ~Nvml() {
-    int (*shutdown)() = nullptr;
-    if (started_) load(shutdown, "nvmlShutdown");
-    if (shutdown != nullptr) shutdown();
-    if (library_ != nullptr) dlclose(library_);
-  }
-  Nvml(const Nvml&) = delete;
-
-  std::optional<double> clock_ghz() const {
-    unsigned mhz = 0;
-    constexpr int kSm = 1;
-    if (device_ == nullptr || clock_ == nullptr || clock_(device_, kSm, &mhz) != 0) return std::nullopt;
-    return mhz / 1e3;
-  }
-  std::optional<double> watts() const { return milliwatts(power_); }
-  std::optional<double> limit() const { return milliwatts(limit_); }
-
- private:
-  template <class F>
-  void load(F& f, const char* name) {
-    f = reinterpret_cast<F>(dlsym(library_, name));
-  }
-  // CUDA counts the devices that CUDA_VISIBLE_DEVICES lists, by number or by the beginning of a name; NVML all.
-  void find(int index) {
-    int (*by_number)(unsigned, void**) = nullptr;
-    int (*by_name)(const char*, void**) = nullptr;
-    load(by_number, "nvmlDeviceGetHandleByIndex_v2"), load(by_name, "nvmlDeviceGetHandleByUUID");
+  explicit GpuSensors(int index) {
+    if (!nvml_.why_not().empty()) return;
+    // CUDA counts the devices that CUDA_VISIBLE_DEVICES lists, by number or by the beginning of a name; NVML all.
     const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
     std::string word = fmt::to_string(index);
     if (visible != nullptr && visible[0] != '\0') {
@@ -108,23 +73,22 @@ class Nvml {
     unsigned number = 0;
     const auto [end, error] = std::from_chars(word.data(), word.data() + word.size(), number);
     const bool is_number = error == std::errc() && end == word.data() + word.size();
-    int found = 1;
-    if (is_number && by_number != nullptr) found = by_number(number, &device_);
-    if (!is_number && by_name != nullptr) found = by_name(word.c_str(), &device_);
-    if (found != 0) device_ = nullptr;
+    const int found =
+        is_number ? nvml_.gpu(number, gpu_) : nvml_.call("nvmlDeviceGetHandleByUUID", word.c_str(), &gpu_);
+    if (found != 0) gpu_ = nullptr;
   }
-  std::optional<double> milliwatts(int (*ask)(void*, unsigned*)) const {
-    unsigned mw = 0;
-    if (device_ == nullptr || ask == nullptr || ask(device_, &mw) != 0) return std::nullopt;
-    return mw / 1e3;
+  std::optional<double> clock_ghz() const { return thousandth(&Nvml::clock_mhz); }
+  std::optional<double> watts() const { return thousandth(&Nvml::power_mw); }
+  std::optional<double> limit() const { return thousandth(&Nvml::power_limit_mw); }
+
+ private:
+  std::optional<double> thousandth(std::optional<unsigned> (Nvml::*ask)(Nvml::Gpu) const) const {
+    const auto value = gpu_ == nullptr ? std::nullopt : (nvml_.*ask)(gpu_);
+    return value ? std::optional(*value / 1e3) : std::nullopt;
   }
 
-  void* library_ = nullptr;
-  void* device_ = nullptr;
-  bool started_ = false;
-  int (*clock_)(void*, int, unsigned*) = nullptr;
-  int (*power_)(void*, unsigned*) = nullptr;
-  int (*limit_)(void*, unsigned*) = nullptr;
+  Nvml nvml_;
+  Nvml::Gpu gpu_ = nullptr;
 };
 
 struct Values {
@@ -140,14 +104,14 @@ struct Values {
 }  // namespace
 
 struct Sensors::Source {
-  std::unique_ptr<Nvml> nvml;  // null on a CPU
+  std::unique_ptr<GpuSensors> gpu;  // null on a CPU
   Values clock, power;
   Clock::time_point last{};
   std::optional<double> energy;
 };
 
 Sensors::Sensors(const Device& device) : source_(std::make_unique<Source>()) {
-  if (device.kind == DeviceKind::kCuda) source_->nvml = std::make_unique<Nvml>(device.index);
+  if (device.kind == DeviceKind::kCuda) source_->gpu = std::make_unique<GpuSensors>(device.index);
 }
 Sensors::~Sensors() = default;
 
@@ -156,9 +120,9 @@ void Sensors::sample() {
   const auto now = Clock::now();
   const std::chrono::duration<double> passed = now - s.last;
   if (passed.count() < 0.5) return;
-  if (s.nvml != nullptr) {
-    s.clock.add(s.nvml->clock_ghz());
-    s.power.add(s.nvml->watts());
+  if (s.gpu != nullptr) {
+    s.clock.add(s.gpu->clock_ghz());
+    s.power.add(s.gpu->watts());
   } else {
     s.clock.add(cpu_clock());
     const std::optional<double> energy = cpu_energy();
@@ -178,8 +142,8 @@ std::string Sensors::power_text() const {
   const Values& v = source_->power;
   if (v.count == 0) return "not readable";
   std::string text = fmt::format("{:.0f} W ({:.0f} to {:.0f})", v.sum / v.count, v.least, v.most);
-  if (source_->nvml != nullptr)
-    if (const auto limit = source_->nvml->limit(); limit) text += fmt::format(" of {:.0f} W", *limit);
+  if (source_->gpu != nullptr)
+    if (const auto limit = source_->gpu->limit(); limit) text += fmt::format(" of {:.0f} W", *limit);
   return text;
 }
 

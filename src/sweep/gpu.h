@@ -1,10 +1,14 @@
-// GPUs as NVML tells of them, where its library is: memory, processes, power, clocks. Loaded at run time.
+// GPUs as the driver's library tells of them, where it is: memory, processes, power, clocks.
 #pragma once
 #include <sys/types.h>
 
 #include <cstdint>
 #include <string>
 #include <vector>
+
+namespace mettle {
+class Nvml;
+}
 
 namespace mettle::sweep {
 
@@ -16,7 +20,8 @@ struct GpuState {
   std::vector<pid_t> processes;
 };
 
-// All GPUs, or none. `why_not`: a sentence when they cannot be read.
+// All GPUs, or none; what is not told stays 0. `why_not`: a sentence when they cannot be read.
 std::vector<GpuState> read_gpus(std::string* why_not = nullptr);
+std::vector<GpuState> read_gpus(const Nvml& nvml, std::string* why_not);
 
 }  // namespace mettle::sweep

@@ -125,6 +125,10 @@ args = ["--moe", "z"]
   bool seen = false;
   for (const Cell& cell : plan.cells) {
     names.insert(cell.name);
+    if (value_of(cell, "--eager").empty()) {  // false: without the flag
+      EXPECT_THAT(cell.server.command, testing::Not(testing::Contains("--eager")));
+      EXPECT_EQ(cell.server.command.size(), 3u);
+    }
     if (value_of(cell, "--moe") != "y" || value_of(cell, "--eager") != "true" || value_of(cell, "env.A") != "2")
       continue;
     seen = true;
@@ -133,6 +137,17 @@ args = ["--moe", "z"]
   }
   EXPECT_TRUE(seen);
   EXPECT_EQ(names.size(), 9u);
+}
+
+TEST(SweepPlan, FoldersOfCellsArePlainWords) {
+  const Plan plan = parse_plan(
+      "[server]\ncommand = [\"x\"]\n[[cell]]\nname = \"Marlin, MoE/../x  (2)\"\n[[cell]]\nname = \"\xC3\xA9..\"\n"
+      "[[cell]]\nname = \"" +
+          std::string(90, 'A') + "\"",
+      "/plans/x.toml");
+  EXPECT_EQ(plan.cells[0].folder, "01-marlin-moe-..-x-2");
+  EXPECT_EQ(plan.cells[1].folder, "02-cell");
+  EXPECT_EQ(plan.cells[2].folder, "03-" + std::string(48, 'a'));
 }
 
 TEST(SweepPlan, ValuesOfAFlagAreFoundInEveryForm) {
@@ -164,11 +179,19 @@ TEST(SweepPlan, UnknownKeysListTheValidOnes) {
   EXPECT_THAT(refusal("[server]\ncommand = [\"x\"]\n[[cell]]\nname = \"a\"\nargz = []"), HasSubstr("cell 1.argz"));
   EXPECT_THAT(refusal("[server]\ncommand = [\"x\"]\n[canary]\nprompts = [{ prompt = \"a\", anser = \"b\" }]"),
               HasSubstr("canary.prompts.anser"));
+  const std::string head = "[server]\ncommand = [\"x\"]\n";
+  EXPECT_THAT(refusal(head + "[canary]\nprompt = []"), HasSubstr("canary.prompt: no such key"));
+  EXPECT_THAT(refusal(head + "[bench]\nrate = 1"), HasSubstr("bench.rate: no such key"));
+  EXPECT_THAT(refusal(head + "[skip]\nrule = []"), HasSubstr("skip.rule: no such key"));
+  EXPECT_THAT(refusal(head + "[[skip.rules]]\naxis = \"--a\"\ncauses = [\"X\"]\nwhy = \"\""),
+              HasSubstr("skip.rules.why: no such key"));
 }
 
 TEST(SweepPlan, BadValuesAreToldWithTheirPlaceAndValue) {
   const std::string head = "[server]\ncommand = [\"x\"]\n";
   EXPECT_THAT(refusal(head + "port = 70000"), testing::AllOf(HasSubstr(":3: server.port"), HasSubstr("70000")));
+  EXPECT_THAT(refusal(head + "port = -1"), HasSubstr("must be a whole number from 0 to 65535, is -1"));
+  EXPECT_THAT(refusal(head + "[bench]\nrequests = 0"), HasSubstr("must be a whole number from 1 to 100000, is 0"));
   EXPECT_THAT(refusal(head + "port = \"1\""), HasSubstr("must be a whole number"));
   EXPECT_THAT(refusal(head + "port = 1.5"), HasSubstr("1.5"));
   EXPECT_THAT(refusal(head + "deadline_seconds = 0"), HasSubstr("must be a number from 0.1"));
@@ -212,7 +235,7 @@ TEST(SweepPlan, HostileTextIsBounded) {
     for (int i = 0; i < 60; ++i) matrix += std::to_string(i) + ",";
     matrix += "]\n";
   }
-  EXPECT_THAT(refusal(matrix), HasSubstr("at most 500"));
+  EXPECT_THAT(refusal(matrix), HasSubstr("makes 3600 cells, at most 500 may be"));  // before they are made
 }
 
 TEST(SweepPlan, FilesThatAreNoPlan) {
@@ -223,11 +246,52 @@ TEST(SweepPlan, FilesThatAreNoPlan) {
 TEST(SweepPlan, TheIdentityChangesWithWhatDecidesAResult) {
   const std::string text =
       "[server]\ncommand = [\"x\"]\n[[cell]]\nname = \"a\"\n[[cell]]\nname = \"b\"\nargs = [\"c\"]\n";
-  const Plan plan = parse_plan(text, "/plans/x.toml"), again = parse_plan(text, "/plans/x.toml"),
-             longer = parse_plan(text + "[bench]\nconcurrency = [1]", "/plans/x.toml");
-  EXPECT_EQ(identity(plan, plan.cells[0]), identity(again, again.cells[0]));
-  EXPECT_NE(identity(plan, plan.cells[0]), identity(plan, plan.cells[1]));
-  EXPECT_NE(identity(plan, plan.cells[0]), identity(longer, longer.cells[0]));
+  const Plan plan = parse_plan(text, "/plans/x.toml"), again = parse_plan(text, "/plans/x.toml");
+  const std::string same = identity(plan, plan.cells[0]);
+  EXPECT_EQ(same, identity(again, again.cells[0]));
+  EXPECT_NE(same, identity(plan, plan.cells[1]));
+  for (const char* change : {
+           "env = { A = \"1\" }",
+           "model = \"m\"",
+           "served_model = \"s\"",
+           "ready = \"/v1/models\"",
+           "endpoint = \"completions\"",
+           "port = 8000",
+           "deadline_seconds = 1",
+           "silence_seconds = 1",
+           "stop_seconds = 1",
+       }) {
+    const Plan changed = parse_plan(
+        "[server]\ncommand = [\"x\"]\n" + std::string(change) + "\n[[cell]]\nname = \"a\"\n", "/plans/x.toml");
+    EXPECT_NE(same, identity(changed, changed.cells[0])) << change;
+  }
+  for (const char* change : {
+           "[canary]\nprompts = [{ prompt = \"p\" }]",
+           "[canary]\nlogprobs = false",
+           "[canary]\nreference = \"http://other\"",
+           "[canary]\nagreement = 0.25",
+           "[canary]\nseconds = 9",
+           "[bench]\nconcurrency = [1]",
+           "[bench]\nrequests = 5",
+           "[bench]\ninput_words = 5",
+           "[bench]\noutput_tokens = 5",
+           "[bench]\nprompts = [\"p\"]",
+           "[bench]\nseconds = 5",
+       }) {
+    const Plan changed = parse_plan(text + change, "/plans/x.toml");
+    EXPECT_NE(same, identity(changed, changed.cells[0])) << change;
+  }
+  const Plan device = parse_plan("device = \"sm120\"\n" + text, "/plans/x.toml");
+  EXPECT_NE(same, identity(device, device.cells[0]));
+  // How each answer is compared, too.
+  std::set<std::string> all;
+  for (const char* prompt : {"", ", answer = \"a\"", ", answer = \"b\"", ", answer = \"a\", match = \"contains\"",
+                             ", answer = \"a\", max_tokens = 5"}) {
+    const Plan changed =
+        parse_plan(text + "[canary]\nprompts = [{ prompt = \"p\"" + std::string(prompt) + " }]", "/plans/x.toml");
+    all.insert(identity(changed, changed.cells[0]));
+  }
+  EXPECT_EQ(all.size(), 5u);
 }
 
 TEST(SweepPlan, TheExampleIsAPlan) {

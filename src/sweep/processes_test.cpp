@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <netinet/in.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -58,6 +59,111 @@ TEST(SweepProcesses, ASignalReachesOnlyTheProcessThatWasMeant) {
   EXPECT_TRUE(send(seen->id, SIGKILL));
   waitpid(child, nullptr, 0);
   EXPECT_FALSE(send(seen->id, SIGKILL));
+}
+
+TEST(SweepProcesses, ANameMayHoldWhatComesAfterIt) {
+  int ready[2];
+  ASSERT_EQ(pipe(ready), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    prctl(PR_SET_NAME, "a) S 1 (b)");
+    if (write(ready[1], "x", 1) != 1) _exit(1);
+    pause();
+    _exit(0);
+  }
+  char byte;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  const std::optional<Process> seen = read_process(child);
+  ASSERT_TRUE(seen);
+  EXPECT_EQ(seen->name, "a) S 1 (b)");
+  EXPECT_EQ(seen->parent, getpid());
+  EXPECT_TRUE(send(seen->id, SIGKILL));
+  waitpid(child, nullptr, 0);
+  close(ready[0]);
+  close(ready[1]);
+}
+
+TEST(SweepProcesses, AnOrphanWithoutTheMarkIsAdopted) {
+  // In a process of its own, which has no children from before; no control group helps.
+  const pid_t sweep = fork();
+  if (sweep == 0) {
+    const Family family("000000000000000000000011");
+    int told[2];
+    pid_t orphan = 0;
+    if (pipe(told) != 0) _exit(2);
+    const pid_t parent = fork();
+    if (parent == 0) {
+      orphan = fork();
+      if (orphan == 0) {
+        setsid();
+        pause();
+        _exit(0);
+      }
+      _exit(write(told[1], &orphan, sizeof orphan) == sizeof orphan ? 0 : 3);
+    }
+    if (read(told[0], &orphan, sizeof orphan) != sizeof orphan) _exit(4);
+    waitpid(parent, nullptr, 0);
+    const std::vector<Process> members = family.members();
+    const bool found = members.size() == 1 && members[0].id.pid == orphan && members[0].parent == getpid();
+    kill(orphan, SIGKILL);
+    // Whoever adopts has to take the dead away.
+    const bool gone = wait_for([&] { return family.members().empty() && !read_process(orphan); });
+    _exit(!found ? 5 : !gone ? 6 : 0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(sweep, &status, 0), sweep);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(SweepProcesses, DescendantsBelongToItWithoutTheMark) {
+  // With a child from before, which makes that being a child is not enough.
+  const pid_t before = fork();
+  if (before == 0) {
+    pause();
+    _exit(0);
+  }
+  TemporaryFolder folder;
+  Family family("000000000000000000000013");
+  {
+    ServerProcess server(shell(folder, "env -i sh -c 'sh -c \"echo \\$\\$ > pid; exec sleep 600\"; :'; :"), family);
+    std::string text;
+    ASSERT_TRUE(wait_for([&] { return !(text = read_small((folder / "pid").string())).empty(); }));
+    std::vector<pid_t> pids;
+    for (const Process& p : family.members()) pids.push_back(p.id.pid);
+    EXPECT_THAT(pids, testing::Contains(std::stoi(text)));
+    EXPECT_GE(pids.size(), 2u);
+    EXPECT_THAT(pids, testing::Not(testing::Contains(before)));
+  }
+  kill(before, SIGKILL);
+  waitpid(before, nullptr, 0);
+}
+
+TEST(SweepProcesses, AMarkIsTheWholeWord) {
+  const std::string mark = "000000000000000000000012";
+  struct Stranger {
+    std::string setting;
+    bool ours;
+  };
+  for (const Stranger& s : {Stranger{"SWEEP_MARK=" + mark, true}, Stranger{"SWEEP_MARK=" + mark + "0", false},
+                            Stranger{"OLD_SWEEP_MARK=" + mark, false}}) {
+    // From before the family, so that the mark alone decides.
+    const pid_t child = fork();
+    if (child == 0) {
+      std::string setting = s.setting;
+      char* env[] = {setting.data(), nullptr};
+      execle("/bin/sleep", "sleep", "600", nullptr, env);
+      _exit(1);
+    }
+    ASSERT_TRUE(wait_for([&] {
+      std::ifstream file("/proc/" + std::to_string(child) + "/environ");
+      const std::string text((std::istreambuf_iterator<char>(file)), {});
+      return text == s.setting + '\0';
+    })) << s.setting;
+    EXPECT_EQ(Family(mark).members().size(), s.ours ? 1u : 0u) << s.setting;
+    kill(child, SIGKILL);
+    waitpid(child, nullptr, 0);
+  }
 }
 
 TEST(SweepProcesses, ChildrenFromBeforeAndStrangersStay) {
@@ -219,7 +325,15 @@ TEST(SweepMachine, ATakenPortIsSeenWithItsOwner) {
   EXPECT_FALSE(port_is_free(port));
   EXPECT_TRUE(port_has_listener(port));
   EXPECT_THAT(port_owner(port), HasSubstr("process " + std::to_string(getpid()) + " ("));
+  // A connection of that port is none that listens.
+  const int client = socket(AF_INET, SOCK_STREAM, 0);
+  ASSERT_EQ(connect(client, reinterpret_cast<sockaddr*>(&address), sizeof address), 0);
+  const int accepted = accept(fd, nullptr, nullptr);
+  ASSERT_GE(accepted, 0);
   close(fd);
+  EXPECT_TRUE(wait_for([&] { return !port_has_listener(port); }));
+  close(client);  // who closes first keeps his port for a minute
+  close(accepted);
   EXPECT_TRUE(wait_for([&] { return port_is_free(port); }));
   const int picked = pick_port();
   EXPECT_TRUE(picked >= 20000 && picked <= 32000);
@@ -240,6 +354,20 @@ TEST(SweepMachine, OnlySharedFilesThatOurProcessesUsedAreRemoved) {
   EXPECT_THAT(remove_left_shared_files(before, used), testing::ElementsAre(ours));
   EXPECT_EQ(access(("/dev/shm/" + ours).c_str(), F_OK), -1);
   EXPECT_EQ(unlink(("/dev/shm/" + other).c_str()), 0);
+}
+
+TEST(SweepMachine, ASharedFileOfTheSameNameMayBeAnother) {
+  const std::string name = "mettle_sweep_test_again_" + std::to_string(getpid()), path = "/dev/shm/" + name;
+  std::ofstream old(path);
+  if (!old) GTEST_SKIP() << "/dev/shm cannot be written";
+  const SharedFiles before = shared_files();
+  std::ofstream(path + "_new") << "x";
+  ASSERT_EQ(rename((path + "_new").c_str(), path.c_str()), 0);
+  std::set<std::string> used;
+  note_shared_files({getpid()}, used);  // the old one is open still, and has no name
+  EXPECT_THAT(used, testing::Not(testing::Contains(HasSubstr(name))));
+  EXPECT_THAT(remove_left_shared_files(before, {name}), testing::ElementsAre(name));
+  EXPECT_EQ(access(path.c_str(), F_OK), -1);
 }
 
 }  // namespace

@@ -155,6 +155,13 @@ TEST(SweepResult, RoundTripAndDamage) {
   EXPECT_EQ(back->outcome, Outcome::kFailed);
   EXPECT_EQ(back->bench[0].power_w, 7);
   EXPECT_EQ(back->log_bytes, uint64_t{1} << 40);
+  EXPECT_EQ(back->leftovers, r.leftovers);
+  // Every field is in it.
+  for (const char* key :
+       {"outcome",      "name",   "stage",   "cause",     "sentence", "confidence",    "phase",   "engine",
+        "evidence",     "remedy", "notes",   "leftovers", "end",      "ready_seconds", "seconds", "log_bytes",
+        "log_left_out", "model",  "command", "env",       "answers",  "bench"})
+    EXPECT_THAT(json, HasSubstr("\n  \"" + std::string(key) + "\": "));
   for (size_t cut = 0; cut + 2 < json.size(); cut += 7) EXPECT_FALSE(result_of(json.substr(0, cut))) << cut;
   EXPECT_FALSE(result_of("{\"outcome\": \"great\"}"));
   EXPECT_FALSE(result_of("[]"));
@@ -168,7 +175,9 @@ TEST(SweepResult, AFileIsWrittenWholeOrNotAtAll) {
   write_whole(path, "two");
   EXPECT_EQ(read_small(path), "two");
   EXPECT_EQ(read_small(path, 2), "");
-  EXPECT_THROW(write_whole(folder.path(), "x"), Error);
+  std::filesystem::create_directory(folder / "d");
+  EXPECT_THROW(write_whole((folder / "d").string(), "x"), Error);  // and nothing is left beside it
+  std::filesystem::remove(folder / "d");
   EXPECT_EQ(std::distance(std::filesystem::directory_iterator(folder.path()), {}), 1);
 }
 
@@ -218,6 +227,11 @@ args = ["--attention-backend", "y"]
   EXPECT_THAT(find_skip(plan, plan.cells[2], refused, done)->sentence, HasSubstr("in cell \"b\""));
   EXPECT_FALSE(find_skip(plan, plan.cells[1], refused, done));  // not by itself
   EXPECT_FALSE(find_skip(plan, plan.cells[3], refused, done));
+  for (const Outcome other : {Outcome::kSkipped, Outcome::kWorks}) {  // what was never tried proves nothing
+    failed.outcome = other;
+    EXPECT_FALSE(find_skip(plan, plan.cells[2], refused, done));
+  }
+  failed.outcome = Outcome::kFailed;
   failed.cause = "HOST_OOM";
   EXPECT_FALSE(find_skip(plan, plan.cells[2], refused, done));
 }

@@ -1,5 +1,6 @@
 // A driver library for tests. FAKE_NVML chooses its mood: good, mismatch (init fails), crash, hang, odd (numbers and
-// names out of all proportion), lost (one GPU does not answer), trouble (every warning there is).
+// names out of all proportion), lost (one GPU does not answer), trouble (every warning there is), slow (half a second
+// for each GPU), bare (nothing but a start that fails).
 #include <unistd.h>
 
 #include <cstdlib>
@@ -25,9 +26,10 @@ int nvmlInit_v2(void) {
   if (mood("crash")) abort();
   if (mood("hang"))
     for (;;) pause();
-  return mood("mismatch") ? 18 : 0;
+  return mood("mismatch") ? 18 : mood("bare") ? 999 : 0;
 }
 const char* nvmlErrorString(int code) {
+  if (code == 999) return NULL;
   return code == 18 ? "Driver/library version mismatch" : code == 15 ? "GPU is lost" : "Unknown Error";
 }
 int nvmlSystemGetDriverVersion(char* out, unsigned size) { return say(out, size, "580.95.05"); }
@@ -36,6 +38,7 @@ int nvmlSystemGetCudaDriverVersion_v2(int* version) { return *version = 13000, 0
 int nvmlDeviceGetCount_v2(unsigned* count) { return *count = mood("odd") ? 4000000000u : 2, 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
   if (mood("lost") && index == 1) return 15;
+  if (mood("slow")) usleep(500000);
   *device = (void*)(long)(index + 1);
   return 0;
 }
@@ -58,6 +61,12 @@ int nvmlDeviceGetMemoryInfo(void* d, unsigned long long* m) {
   m[2] = mood("good") ? 600ull << 20 : 20ull << 30;
   m[1] = m[0] - m[2];
   return 0;
+}
+struct fake_utilization {
+  unsigned gpu, memory;
+};
+int nvmlDeviceGetUtilizationRates(void* d, struct fake_utilization* v) {
+  return v->gpu = DEVICE(d) == 0 ? 97 : 3, v->memory = 55, 0;
 }
 int nvmlDeviceGetPowerUsage(void* d, unsigned* v) { return (void)d, *v = 100000, 0; }
 int nvmlDeviceGetEnforcedPowerLimit(void* d, unsigned* v) { return (void)d, *v = mood("trouble") ? 300000 : 600000, 0; }
