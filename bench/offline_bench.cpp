@@ -1,5 +1,6 @@
 // Tokens per second of the whole engine without a server:
 //   offline_bench CONFIG_FOLDER [--device D] [--threads N] [--real] [--rows 1,32] [--prompt N] [--new N] [--json FILE]
+//   offline_bench CONFIG_FOLDER --device cuda --moe-product 128,256,512 [--json FILE]
 // Weights are dummies unless --real. Decode with each number of rows of distinct prompts, prefill of one prompt. For
 // each number of rows also how many different experts a layer reads in a step, against what rows that route on their
 // own would read: counted after the measurement, in as many steps of the same prompts. The program is its own proof
@@ -21,6 +22,7 @@
 #include "cli/bench_engine.h"
 #include "engine/engine.h"
 #include "engine/probe.h"
+#include "moe_product.h"
 #include "ops/moe.h"
 #include "probe.h"
 
@@ -30,9 +32,20 @@ namespace {
 struct Options {
   EngineOptions engine;
   int prompt = 512, decode_new = 128;
-  std::vector<int> rows = {1, 32};
+  std::vector<int> rows = {1, 32}, moe_product;
   std::string json;
 };
+
+// Comma-separated, each at least 1.
+std::vector<int> numbers(const std::string& name, const std::string& text) {
+  std::vector<int> all;
+  std::istringstream list(text);
+  for (std::string part; std::getline(list, part, ',');) {
+    all.push_back(std::atoi(part.c_str()));
+    if (all.back() < 1) fail(Code::kInvalidRequest, name + ": must be numbers like 128,256, got " + text);
+  }
+  return all;
+}
 
 Options parse(int argc, char** argv) {
   Options o;
@@ -46,9 +59,7 @@ Options parse(int argc, char** argv) {
     if (arg == "--device")
       o.engine.device = value();
     else if (arg == "--rows") {
-      o.rows.clear();
-      std::istringstream list(value());
-      for (std::string part; std::getline(list, part, ',');) o.rows.push_back(std::stoi(part));
+      o.rows = numbers(arg, value());
       o.engine.max_running = std::max(o.engine.max_running, *std::max_element(o.rows.begin(), o.rows.end()));
     } else if (arg == "--step-tokens")
       o.engine.step_tokens = std::stoi(value());
@@ -60,11 +71,13 @@ Options parse(int argc, char** argv) {
       o.prompt = std::stoi(value());
     else if (arg == "--new")
       o.decode_new = std::stoi(value());
+    else if (arg == "--moe-product")
+      o.moe_product = numbers(arg, value());
     else if (arg == "--json")
       o.json = value();
     else if (arg.starts_with("--"))
       fail(Code::kInvalidRequest,
-           arg + ": must be one of --device --rows --step-tokens --threads --real --prompt --new --json");
+           arg + ": must be one of --device --rows --step-tokens --threads --real --prompt --new --moe-product --json");
     else
       o.engine.model_path = arg;
   }
@@ -130,8 +143,26 @@ class ExpertCount {
   std::vector<double> parts_;
 };
 
+int run_moe_product(const Options& o) {
+  nlohmann::json times = nlohmann::json::array();
+  for (const bench::MoeProductTime& t :
+       bench::time_moe_products(bench::moe_shape(o.engine.model_path), o.moe_product, o.engine.device))
+    times.push_back({{"tactic", t.tactic},
+                     {"rows_per_expert", t.rows_per_expert},
+                     {"rows", t.rows},
+                     {"us", t.us},
+                     {"gate_up_us", t.gate_up_us},
+                     {"down_us", t.down_us},
+                     {"short_us", t.short_us},
+                     {"tflops", t.tflops}});
+  std::printf("%s\n", times.dump(1).c_str());
+  if (!o.json.empty()) std::ofstream(o.json) << times.dump(1) << "\n";
+  return 0;
+}
+
 int run_bench(int argc, char** argv) {
   Options o = parse(argc, argv);
+  if (!o.moe_product.empty()) return run_moe_product(o);
   int64_t load_peak = 0;
   o.engine.on_progress = [&](const std::string& phase, uint64_t, uint64_t) {
     if (phase == "load") load_peak = std::max(load_peak, anonymous_bytes());
