@@ -37,15 +37,19 @@ std::string describe(const ServedProblem& p) {
 }
 
 template <class Op>
-void make_deterministic(const typename Op::Problem& problem, Choices<Op>& choices) {
-  const Backend<Op>& backend = *choices.by_bucket[0].backend;
-  if (!backend.numerics.deterministic)
-    fail(Code::kUnsupported, fmt::format("{}: --deterministic needs a backend that repeats itself bit for bit, {} "
-                                         "does not say so",
-                                         problem.text(), backend.name));
-  choices.by_bucket.fill(Choice<Op>(choices.by_bucket[0]));
-  std::erase_if(choices.behind[0], [](const Choice<Op>& c) { return !c.backend->numerics.deterministic; });
-  choices.behind.fill(std::vector<Choice<Op>>(choices.behind[0]));
+void make_deterministic(const typename Op::Problem& problem, Choices<Op>& choices, bool one) {
+  if (one) {
+    choices.by_bucket.fill(Choice<Op>(choices.by_bucket[0]));
+    choices.behind.fill(std::vector<Choice<Op>>(choices.behind[0]));
+  }
+  for (size_t b = 0; b < choices.by_bucket.size(); ++b) {
+    const Backend<Op>& backend = *choices.by_bucket[b].backend;
+    if (!backend.numerics.deterministic)
+      fail(Code::kUnsupported, fmt::format("{}: --deterministic needs a backend that repeats itself bit for bit, {} "
+                                           "does not say so",
+                                           problem.text(), backend.name));
+    std::erase_if(choices.behind[b], [](const Choice<Op>& c) { return !c.backend->numerics.deterministic; });
+  }
 }
 
 }  // namespace
@@ -57,7 +61,7 @@ Choices<Op> EngineChoices::ask(const typename Op::Problem& problem) {
     if (known == problem) return choices;
   CHECK(inner_ != nullptr, "a problem that was not planned: " + problem.text());
   Choices<Op> choices = inner_->choose(problem);
-  if (deterministic_) make_deterministic(problem, choices);
+  if (repeats_ != Repeats::kNotAsked) make_deterministic(problem, choices, repeats_ == Repeats::kOneChoice);
   answers.emplace_back(problem, choices);
   return choices;
 }

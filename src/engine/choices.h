@@ -16,12 +16,14 @@ namespace mettle {
 
 using RowBuckets = std::array<bool, kRowBuckets.size()>;
 
-// Asks about each problem once and remembers the answer. Deterministic: the answer for one row serves every row count,
-// and a backend that does not repeat itself bit for bit is refused.
+// What --deterministic asks of choices: backends that repeat themselves bit for bit, and that the rows of a step change
+// none: one choice for every row count, or steps that always have as many rows (a GPU's, see GpuStep).
+enum class Repeats : uint8_t { kNotAsked, kOneChoice, kOneShape };
+
+// Asks about each problem once and remembers the answer.
 class EngineChoices : public ChoiceSource {
  public:
-  EngineChoices(std::shared_ptr<ChoiceSource> inner, bool deterministic)
-      : inner_(std::move(inner)), deterministic_(deterministic) {}
+  EngineChoices(std::shared_ptr<ChoiceSource> inner, Repeats repeats) : inner_(std::move(inner)), repeats_(repeats) {}
 
   Choices<EmbedOp> choose(const EmbedProblem& problem) override { return ask<EmbedOp>(problem); }
   Choices<JoinOp> choose(const JoinProblem& problem) override { return ask<JoinOp>(problem); }
@@ -53,7 +55,7 @@ class EngineChoices : public ChoiceSource {
   Choices<Op> ask(const typename Op::Problem& problem);
 
   std::shared_ptr<ChoiceSource> inner_;
-  bool deterministic_;
+  Repeats repeats_;
   Everything all_;
 };
 

@@ -38,6 +38,7 @@ GpuStep::GpuStep(Model& model, const Limits& limits, TensorView logits, Place& p
 
 GpuStep::Bucket GpuStep::bucket_of(int sequences, int context) const {
   // The last bucket is what a step may hold: the model's scratch ends there.
+  if (limits_.deterministic) sequences = limits_.sequences, context = limits_.context;
   Bucket b{std::min(up_to_bucket(sequences), limits_.sequences), kLeastContext};
   while (b.context < context) b.context *= 4;
   return b;
@@ -52,28 +53,29 @@ void GpuStep::capture() {
     }
 }
 
-Step GpuStep::stand_in(const Bucket& bucket) {
+Step GpuStep::stand_in(const Bucket& bucket, int rows) {
   const auto n = static_cast<size_t>(bucket.sequences);
-  ids_.assign(n, 0);
+  ids_.assign(static_cast<size_t>(rows), 0);
   logit_rows_.resize(n);
   sequences_.resize(n);
   for (size_t i = 0; i < n; ++i) {
+    const bool last = i + 1 == n;
     sequences_[i] = {.first_row = static_cast<int>(i),
-                     .q_len = 1,
+                     .q_len = last ? rows - static_cast<int>(i) : 1,
                      .ctx_len = 0,
                      .block_table = &no_block_,
                      .state_in = -1,
                      .state_out = limits_.slots > 0 ? 0 : -1};
     logit_rows_[i] = static_cast<int32_t>(i);
   }
-  return {.batch = {.rows = bucket.sequences, .block_size = limits_.block_size, .sequences = sequences_},
+  return {.batch = {.rows = rows, .block_size = limits_.block_size, .sequences = sequences_},
           .ids = ids_.data(),
           .logit_rows = logit_rows_,
           .logits = view_of(logits_.data, DType::kF32, {bucket.sequences, logits_.shape[1]})};
 }
 
 void GpuStep::capture_bucket(const Bucket& bucket) {
-  Step step = stand_in(bucket);
+  Step step = stand_in(bucket, bucket.sequences);
   const DeviceBatch& device = stage_.fill(step.batch, step.ids, step.logit_rows, {.most_context = bucket.context});
   step.batch.device = &device;
   try {
@@ -96,27 +98,32 @@ void GpuStep::run(const Step& step, bool replay) {
   const auto n = static_cast<int>(step.batch.sequences.size());
   int context = 1;
   for (const BatchSequence& s : step.batch.sequences) context = std::max(context, s.ctx_len + s.q_len);
-  const bool decode = step.batch.rows == n && std::ssize(step.logit_rows) == n;
   const Bucket bucket = bucket_of(n, context);
+  const auto graph = graphs_.find(bucket);
+  const bool one_each = step.batch.rows == n;
+  const bool decode =
+      one_each && (limits_.deterministic || (std::ssize(step.logit_rows) == n && graph != graphs_.end()));
   Stream on{.cuda = stream_.handle()};
-  if (const auto graph = graphs_.find(bucket); decode && graph != graphs_.end()) {
-    const DeviceBatch& device = stage_.fill(step.batch, step.ids, step.logit_rows,
-                                            {.rows = bucket.sequences,
-                                             .sequences = bucket.sequences,
-                                             .logit_rows = bucket.sequences,
-                                             .most_context = bucket.context});
+  if (!decode && !limits_.deterministic) {
+    Step on_device = step;
+    on_device.batch.device = &stage_.fill(step.batch, step.ids, step.logit_rows);
     stage_.upload(&stream_);
-    if (replay) return graph->second->launch(stream_);
-    Step eager = stand_in(bucket);
-    eager.batch.device = &device;
-    eager.marks = step.marks;
-    eager.on_routes = step.on_routes;
-    return model_.forward(eager, on);
+    return model_.forward(on_device, on);
   }
-  Step on_device = step;
-  on_device.batch.device = &stage_.fill(step.batch, step.ids, step.logit_rows);
+  const int rows = decode ? bucket.sequences : limits_.rows;
+  const DeviceBatch& device = stage_.fill(step.batch, step.ids, step.logit_rows,
+                                          {.rows = rows,
+                                           .sequences = bucket.sequences,
+                                           .logit_rows = bucket.sequences,
+                                           .most_context = bucket.context,
+                                           .most_q = decode ? 1 : limits_.rows});
   stage_.upload(&stream_);
-  model_.forward(on_device, on);
+  if (decode && replay && graph != graphs_.end()) return graph->second->launch(stream_);
+  Step eager = stand_in(bucket, rows);
+  eager.batch.device = &device;
+  eager.marks = step.marks;
+  eager.on_routes = step.on_routes;
+  model_.forward(eager, on);
 }
 
 }  // namespace mettle

@@ -1,6 +1,9 @@
 // A step on a GPU: the batch's image, the stream, and the captured graphs of decode steps. Decode steps (every sequence
 // has one row and wants its logits) replay the graph of the next larger bucket, filled up with padding; anything else
 // is launched kernel by kernel.
+// What a kernel does may follow from the counts of a step (tiles, splits), never from what else is in it: that is
+// judged bit for bit. So a deterministic engine's steps are all filled up with padding to one of two shapes: a row for
+// each of the most sequences, or as many rows as a step may have.
 #pragma once
 #include <array>
 #include <map>
@@ -20,6 +23,7 @@ class GpuStep {
     int64_t blocks = 0;  // of the paged cache; no step has longer block tables in all
     int block_size = 16, context = 0;
     int64_t slots = 0;
+    bool deterministic = false;  // steps of one row a sequence then want the logits of all rows or of none
   };
   // logits: what every step of a graph writes, [sequences, vocab] f32.
   GpuStep(Model& model, const Limits& limits, TensorView logits, Place& place);
@@ -43,8 +47,8 @@ class GpuStep {
   };
   Bucket bucket_of(int sequences, int context) const;
   void capture_bucket(const Bucket& bucket);
-  // A step that fills the bucket; what its batch says of sequences counts for launches only.
-  Step stand_in(const Bucket& bucket);
+  // A step of so many rows that fills the bucket; what its batch says of sequences counts for launches only.
+  Step stand_in(const Bucket& bucket, int rows);
 
   Model& model_;
   Limits limits_;

@@ -260,6 +260,11 @@ void EngineLoop::probe(const TensorView& logits) {
   place.copy_in(logits.data, on_host.data, logits.bytes());
 }
 
+size_t EngineLoop::sampled_rows() const {
+  const bool all = parts_.scheduler.whole_chunk > 0;
+  return all ? static_cast<size_t>(parts_.scheduler.max_running) : chosen_.size();
+}
+
 void EngineLoop::sample(std::span<const ScheduledRows> rows) {
   for (const ScheduledRows& r : rows) r.sequence->computed += r.rows;
   if (chosen_.empty()) {
@@ -269,12 +274,13 @@ void EngineLoop::sample(std::span<const ScheduledRows> rows) {
   }
   sample_rows_.clear();
   for (const Sequence* s : chosen_) sample_rows_.push_back(sample_row(*s));
-  const int count = static_cast<int>(chosen_.size());
+  sample_rows_.resize(sampled_rows());
+  const int count = static_cast<int>(sample_rows_.size());
   const SampleArgs args{.problem = parts_.sample_problem,
                         .rows = count,
                         .logits = view_of(parts_.runner->logits().data, DType::kF32, {count, parts_.info.vocab_size}),
                         .params = sample_rows_,
-                        .results = sample_stage_->results(chosen_.size()),
+                        .results = sample_stage_->results(sample_rows_.size()),
                         .ws = sample_ws_,
                         .device = on_gpu() ? &sample_stage_->fill(sample_rows_) : nullptr};
   Stream stream = parts_.runner->stream();

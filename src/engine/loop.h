@@ -52,6 +52,8 @@ class EngineLoop : public Engine {
   void run_probed(Step step);  // the experts of every layer are told
   void probe(const TensorView& logits);
   void sample(std::span<const ScheduledRows> rows);
+  // Rows of logits that are sampled: on a deterministic GPU always as many, those beyond the step's are not looked at.
+  size_t sampled_rows() const;
   bool on_gpu() const { return parts_.info.device.kind == DeviceKind::kCuda; }
   void publish(Sequence& sequence, const SampleResult& result);
   void finish(uint64_t id, const TokenEvent& event);

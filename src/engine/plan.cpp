@@ -27,9 +27,6 @@ void check_device_options(const EngineOptions& options, DeviceKind device) {
   if (device == DeviceKind::kCpu) return;
   if (options.tp_size > 1)
     fail(Code::kUnsupported, fmt::format("tp_size: must be 1 on a GPU, got {}", options.tp_size));
-  // Splits along the keys and tiles of products follow the step's rows and contexts there.
-  if (options.deterministic)
-    fail(Code::kUnsupported, "deterministic: a GPU's kernels do not promise it yet; use --device cpu or leave it out");
 }
 
 std::string formats_text(const EngineOptions& options, const ModelInfo& info) {

@@ -62,7 +62,8 @@ void Runner::ready(const Sizes& sizes) {
                                                      .blocks = sizes.blocks,
                                                      .block_size = sizes.block_size,
                                                      .context = sizes.context,
-                                                     .slots = sizes.slots},
+                                                     .slots = sizes.slots,
+                                                     .deterministic = sizes.deterministic},
                                      logits_, place());
     gpu_->capture();
     return;

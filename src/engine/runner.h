@@ -28,6 +28,7 @@ class Runner {
     int block_size = 16;
     int64_t slots = 0;
     int context = 0;
+    bool deterministic = false;  // a row's bits may not depend on what else is in its steps
   };
   void ready(const Sizes& sizes);
   // On a CPU: returns when every rank is done; rethrows the first failure. On a GPU the work goes on: see wait().

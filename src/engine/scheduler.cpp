@@ -92,7 +92,38 @@ Sequence* Scheduler::admit(int budget) {
   return next;
 }
 
+int Scheduler::whole_rows(const Sequence& s) const {
+  if (s.computed >= s.prompt_size) return 1;
+  return std::min(options_.whole_chunk, s.prompt_size - s.computed);
+}
+
+Scheduler::Kind Scheduler::kind_of(const Sequence& s) const {
+  if (s.left() == 1) return Kind::kDecode;
+  return whole_rows(s) == 1 ? Kind::kRecompute : Kind::kChunks;
+}
+
+// The kinds take turns.
+std::span<const ScheduledRows> Scheduler::schedule_apart() {
+  step_.clear();
+  while (admit(options_.step_tokens) != nullptr) {
+  }
+  for (int turn = 0; turn < 3 && step_.empty(); ++turn) {
+    kind_ = static_cast<Kind>((static_cast<int>(kind_) + 1) % 3);
+    int budget = options_.step_tokens;
+    for (size_t i = 0; i < running_.size(); ++i) {
+      Sequence& s = *running_[i];
+      const int rows = whole_rows(s);
+      if (kind_of(s) != kind_ || rows > budget) continue;
+      if (!grow(s)) break;
+      step_.push_back({&s, rows});
+      budget -= rows;
+    }
+  }
+  return step_;
+}
+
 std::span<const ScheduledRows> Scheduler::schedule() {
+  if (options_.whole_chunk > 0) return schedule_apart();
   step_.clear();
   int budget = options_.step_tokens;
   const uint64_t preemptions_before = preemptions_;

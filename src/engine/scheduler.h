@@ -16,6 +16,9 @@ struct SchedulerOptions {
   int max_running = 1, step_tokens = 1, block_size = 16;
   bool needs_slots = false;    // the model has recurrent state
   bool deterministic = false;  // chunks end on a grid, generated tokens are recomputed one by one
+  // With it, on a GPU, whose steps then have two shapes only: chunks are of this many rows (the last one of a prompt is
+  // what is left), and a step holds only chunks, only rows that are decoded or only rows that are recomputed. 0: not.
+  int whole_chunk = 0;
   int64_t blocks = 0, slots = 0;
   int64_t max_waiting = 0;
 };
@@ -49,6 +52,10 @@ class Scheduler {
  private:
   int64_t blocks_for(int tokens) const { return (tokens + options_.block_size - 1) / options_.block_size; }
   int chunk(const Sequence& sequence, int budget) const;
+  enum class Kind { kChunks, kDecode, kRecompute };
+  int whole_rows(const Sequence& sequence) const;  // of its next step; they follow from its own lengths
+  Kind kind_of(const Sequence& sequence) const;
+  std::span<const ScheduledRows> schedule_apart();
   bool grow(Sequence& sequence);  // a block for its next token; false: it was preempted itself
   void preempt_youngest();
   Sequence* admit(int budget);  // the oldest that waits; null when it does not fit
@@ -59,6 +66,7 @@ class Scheduler {
   IdPool blocks_, slots_;
   std::vector<std::unique_ptr<Sequence>> running_, waiting_;  // by id, oldest first
   std::vector<ScheduledRows> step_;
+  Kind kind_ = Kind::kRecompute;  // of the last step, where they are kept apart
   uint64_t preemptions_ = 0;
 };
 

@@ -96,6 +96,50 @@ TEST(Scheduler, DeterministicChunksEndOnTheGrid) {
   EXPECT_EQ(step(s), (Rows{{1, 1}, {2, 1}}));
 }
 
+// Steps of one kind only; a chunk is whole or waits; rows of one sequence follow from its lengths, also when it starts
+// again.
+TEST(Scheduler, WholeChunksAreKeptApart) {
+  Scheduler s({.max_running = 3,
+               .step_tokens = 100,
+               .block_size = 4,
+               .deterministic = true,
+               .whole_chunk = 100,
+               .blocks = 100,
+               .max_waiting = 10});
+  s.add(sequence(1, 101, 9));
+  s.add(sequence(2, 60, 9));
+  s.add(sequence(3, 50, 9));
+  EXPECT_EQ(step(s), (Rows{{1, 100}}));
+  EXPECT_EQ(step(s), (Rows{{1, 1}}));   // the rest of its prompt is a row like those that are decoded
+  EXPECT_EQ(step(s), (Rows{{2, 60}}));  // 40 left do not hold the third
+  EXPECT_EQ(step(s), (Rows{{1, 1}, {2, 1}}));
+  EXPECT_EQ(step(s), (Rows{{3, 50}}));
+  EXPECT_EQ(step(s), (Rows{{1, 1}, {2, 1}, {3, 1}}));
+}
+
+TEST(Scheduler, WholeChunksAreRecomputedAsTheyWere) {
+  Scheduler s({.max_running = 8,
+               .step_tokens = 100,
+               .block_size = 4,
+               .deterministic = true,
+               .whole_chunk = 100,
+               .blocks = 5,
+               .max_waiting = 10});
+  s.add(sequence(1, 7, 20));
+  s.add(sequence(2, 4, 20));
+  std::vector<Rows> steps;
+  while (s.preemptions() == 0 && steps.size() < 20) steps.push_back(step(s));
+  ASSERT_EQ(s.preemptions(), 1u);
+  EXPECT_EQ(steps[0], (Rows{{1, 7}, {2, 4}}));
+  EXPECT_EQ(steps[1], (Rows{{1, 1}, {2, 1}}));
+  const auto oldest = s.remove(1);
+  const int generated = static_cast<int>(steps.size()) - 1;
+  EXPECT_EQ(step(s), (Rows{{2, 4}}));  // its prompt, then one by one what it had generated and the next
+  for (int i = 0; i < generated; ++i) {
+    EXPECT_EQ(step(s), (Rows{{2, 1}})) << i;
+  }
+}
+
 // Whatever comes, in any pool that holds one context: all finish, nothing is lost, budgets hold.
 TEST(Scheduler, RandomLoadsFinish) {
   std::mt19937 random(5);
@@ -106,6 +150,8 @@ TEST(Scheduler, RandomLoadsFinish) {
                              .block_size = block,
                              .needs_slots = random() % 2 == 0,
                              .max_waiting = 100};
+    if (round % 4 == 3) options.step_tokens += options.max_running + kChunkGrid, options.deterministic = true;
+    if (round % 8 == 7) options.whole_chunk = options.step_tokens;
     options.blocks = (context + block - 1) / block + static_cast<int>(random() % 10);
     options.slots = options.max_running;
     Scheduler s(options);

@@ -137,7 +137,10 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
     source_of_choices = proved_choices(info.proofs, options);
   }
   parts.guard = options.guard;
-  parts.choices = std::make_unique<EngineChoices>(std::move(source_of_choices), options.deterministic);
+  const Repeats repeats = !options.deterministic ? Repeats::kNotAsked
+                          : on_gpu               ? Repeats::kOneShape
+                                                 : Repeats::kOneChoice;
+  parts.choices = std::make_unique<EngineChoices>(std::move(source_of_choices), repeats);
   for (const auto& rank : ranks.models) rank->choose(*parts.choices);
   parts.sample_choices = parts.choices->choose(parts.sample_problem);
   parts.choices->close();
@@ -209,6 +212,7 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
                      .block_size = kBlockSize,
                      .needs_slots = plan.caches.slots > 0,
                      .deterministic = options.deterministic,
+                     .whole_chunk = repeats == Repeats::kOneShape ? options.step_tokens : 0,
                      .blocks = plan.caches.blocks,
                      .slots = plan.caches.slots,
                      .max_waiting = options.max_waiting};
@@ -218,7 +222,8 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
                             .blocks = plan.caches.blocks,
                             .block_size = kBlockSize,
                             .slots = plan.caches.slots,
-                            .context = plan.caches.context};
+                            .context = plan.caches.context,
+                            .deterministic = options.deterministic};
   parts.runner->ready(sizes);
   if (on_gpu)
     log::info("engine: {:.1f} MiB taken on {}, {} decode graphs",

@@ -50,6 +50,44 @@ std::vector<Turns> script(int sequences, int most_rows) {
   return steps;
 }
 
+// Of a deterministic engine: prompts beside each other, then all decode.
+std::vector<Turns> script_together(int sequences, int most_rows) {
+  std::vector<Turns> steps(1);
+  int rows = 0;
+  for (int s = 0; s < sequences; ++s) {
+    const int prompt = std::min(2 + s * 7 % 23, most_rows);
+    if (rows + prompt > most_rows) steps.emplace_back(), rows = 0;
+    steps.back().push_back({s, prompt});
+    rows += prompt;
+  }
+  for (int again = 0; again < 4 && sequences <= most_rows; ++again) {
+    steps.emplace_back();
+    for (int s = 0; s < sequences; ++s) steps.back().push_back({s, 1});
+  }
+  return steps;
+}
+
+// What does not fit the context or the blocks of a small set-up is left out, from the end.
+std::vector<Turns> fitting(std::vector<Turns> steps, int sequences, int64_t tokens) {
+  std::vector<int64_t> lengths(static_cast<size_t>(sequences), 0);
+  size_t count = 0;
+  for (; count < steps.size(); ++count) {
+    bool fits = true;
+    for (const Turn& t : steps[count]) fits &= (lengths[static_cast<size_t>(t.sequence)] += t.rows) <= tokens;
+    if (!fits) break;
+  }
+  steps.resize(count);
+  return steps;
+}
+
+std::vector<Turns> steps_of(const std::vector<Turns>& all, int sequence) {
+  std::vector<Turns> own;
+  for (const Turns& turns : all)
+    for (const Turn& t : turns)
+      if (t.sequence == sequence) own.push_back({t});
+  return own;
+}
+
 // Four bytes that differ between neighbours and positions.
 int32_t token_at(int sequence, int position, int vocab) { return (position * 31 + sequence * 17 + 7) % vocab; }
 
@@ -62,21 +100,24 @@ class Pass {
       for (int b = 0; b < blocks_each; ++b) tables_[static_cast<size_t>(s)].push_back(b * sequences + s);
   }
 
-  // Logits of the looked-at rows of each step.
-  std::vector<std::vector<float>> run(const std::vector<Turns>& steps, uint8_t byte, bool replay) {
+  // Logits of the looked-at rows of each step; `sequence`: of its row alone, nothing of steps without it.
+  std::vector<std::vector<float>> run(const std::vector<Turns>& steps, uint8_t byte, bool replay, int sequence = -1) {
     const auto sequences = static_cast<int64_t>(tables_.size());
     lengths_.assign(tables_.size(), 0);
     runner_.fill_caches(byte, sequences * blocks_each_, sizes_.slots > 0 ? sequences : 0);
     std::vector<std::vector<float>> looked;
     for (const Turns& turns : steps) {
       runner_.fill_scratch(byte);
-      looked.push_back(run_step(turns, replay));
+      run_step(turns, replay);
+      if (sequence < 0) looked.push_back(rows_looked_at(turns.size()));
+      for (size_t row = 0; row < turns.size(); ++row)
+        if (turns[row].sequence == sequence) looked.push_back(logits_of(row));
     }
     return looked;
   }
 
  private:
-  std::vector<float> run_step(const Turns& turns, bool replay) {
+  void run_step(const Turns& turns, bool replay) {
     std::vector<int32_t> ids, logit_rows;
     std::vector<BatchSequence> batch;
     for (const Turn& t : turns) {
@@ -102,11 +143,20 @@ class Pass {
     else
       runner_.run_eagerly(step);
     runner_.wait();
-    const size_t rows = logit_rows.size(), looked = std::min(rows, kRowsLooked), vocab = static_cast<size_t>(vocab_);
-    std::vector<float> out(looked * vocab);
+  }
+
+  std::vector<float> logits_of(size_t row) {
+    std::vector<float> out(static_cast<size_t>(vocab_));
+    runner_.place().copy_out(out.data(), runner_.logits().as<float>() + row * out.size(), out.size() * sizeof(float));
+    return out;
+  }
+
+  std::vector<float> rows_looked_at(size_t rows) {
+    const size_t looked = std::min(rows, kRowsLooked);
+    std::vector<float> out;
     for (size_t i = 0; i < looked; ++i) {
-      const size_t row = looked == 1 ? 0 : i * (rows - 1) / (looked - 1);
-      runner_.place().copy_out(out.data() + i * vocab, step.logits.as<float>() + row * vocab, vocab * sizeof(float));
+      const std::vector<float> row = logits_of(looked == 1 ? 0 : i * (rows - 1) / (looked - 1));
+      out.insert(out.end(), row.begin(), row.end());
     }
     return out;
   }
@@ -118,8 +168,10 @@ class Pass {
   std::vector<int> lengths_;
 };
 
+using Looked = std::vector<std::vector<float>>;
+
 // The first logit that is not the same bit for bit, or not finite.
-Verdict compare(const std::vector<std::vector<float>>& have, const std::vector<std::vector<float>>& need, size_t vocab,
+Verdict compare(const Looked& have, const Looked& need, size_t vocab, VerdictCode different, const char* what,
                 uint64_t* comparisons) {
   for (size_t step = 0; step < have.size(); ++step)
     for (size_t i = 0; i < have[step].size(); ++i) {
@@ -130,8 +182,7 @@ Verdict compare(const std::vector<std::vector<float>>& have, const std::vector<s
       };
       if (!std::isfinite(a)) return refuse(VerdictCode::kNotFinite, fmt::format("{}", a), "a finite value", place());
       if (std::memcmp(&a, &b, sizeof a) != 0)
-        return refuse(VerdictCode::kIncompleteWrite, fmt::format("{:.9g}", a), fmt::format("{:.9g}", b),
-                      "the result depends on what lay in memory before it, " + place());
+        return refuse(different, fmt::format("{:.9g}", a), fmt::format("{:.9g}", b), what + place());
     }
   return {};
 }
@@ -142,8 +193,9 @@ std::string StepProof::text() const {
   if (!verdict.ok())
     return fmt::format("step proof: {}: {}: have {}, need {}", name_of(verdict.code), verdict.sentence, verdict.have,
                        verdict.need);
-  return fmt::format("step proof: {} steps, {} passes, {} logits equal bit for bit whatever lay in memory{}", steps,
-                     passes, comparisons, graphs ? "" : "; captured graphs replayed something else and are not used");
+  return fmt::format("step proof: {} steps, {} passes, {} logits equal bit for bit whatever lay in memory{}{}", steps,
+                     passes, comparisons, alone == 0 ? "" : fmt::format("; {} sequences alone as among others", alone),
+                     graphs ? "" : "; captured graphs replayed something else and are not used");
 }
 
 StepProof prove_steps(Runner& runner, const Runner::Sizes& sizes) {
@@ -152,25 +204,18 @@ StepProof prove_steps(Runner& runner, const Runner::Sizes& sizes) {
   if (sizes.slots > 0) sequences = std::min(sequences, sizes.slots);
   sequences = std::max<int64_t>(1, std::min(sequences, sizes.blocks));
   const int64_t tokens = std::min<int64_t>({kMostTokens, sizes.context, sizes.blocks / sequences * sizes.block_size});
-  std::vector<Turns> steps = script(static_cast<int>(sequences), sizes.rows);
-  // What does not fit the context or the blocks of a small set-up is left out, from the end.
-  std::vector<int64_t> lengths(static_cast<size_t>(sequences), 0);
-  size_t fitting = 0;
-  for (; fitting < steps.size(); ++fitting) {
-    bool fits = true;
-    for (const Turn& t : steps[fitting]) fits &= (lengths[static_cast<size_t>(t.sequence)] += t.rows) <= tokens;
-    if (!fits) break;
-  }
-  steps.resize(fitting);
+  const int count = static_cast<int>(sequences);
+  const std::vector<Turns> steps = fitting(script(count, sizes.rows), count, tokens);
 
   const int blocks_each = static_cast<int>((tokens + sizes.block_size - 1) / sizes.block_size);
-  Pass pass(runner, sizes, static_cast<int>(sequences), blocks_each);
+  const auto vocab = static_cast<size_t>(runner.ranks().front()->info().vocab);
+  Pass pass(runner, sizes, count, blocks_each);
   StepProof proof{.steps = static_cast<int>(steps.size()), .passes = 3};
   // NaN in every dtype; 3.4e38 and the largest codes, launched one by one; zeros.
   const auto launched = pass.run(steps, 0x7f, false);
   const auto agree = [&](uint8_t byte) {
-    return compare(pass.run(steps, byte, true), launched, static_cast<size_t>(runner.ranks().front()->info().vocab),
-                   &proof.comparisons);
+    return compare(pass.run(steps, byte, true), launched, vocab, VerdictCode::kIncompleteWrite,
+                   "the result depends on what lay in memory before it, ", &proof.comparisons);
   };
   proof.verdict = agree(0xff);
   if (!proof.verdict.ok() && runner.graphs() > 0) {
@@ -181,6 +226,13 @@ StepProof prove_steps(Runner& runner, const Runner::Sizes& sizes) {
     proof.verdict = agree(0xff);
   }
   if (proof.verdict.ok()) proof.verdict = agree(0x00);
+  const std::vector<Turns> together = fitting(script_together(count, sizes.rows), count, tokens);
+  for (int s = 0; sizes.deterministic && count > 1 && s < count && proof.verdict.ok(); s += (count + 2) / 3) {
+    proof.verdict =
+        compare(pass.run(steps_of(together, s), 0xff, true), pass.run(together, 0xff, true, s), vocab,
+                VerdictCode::kRowDependent, "a sequence alone and the same among others, ", &proof.comparisons);
+    ++proof.alone;
+  }
   runner.fill_caches(0, sequences * blocks_each, sizes.slots > 0 ? sequences : 0);
   if (proof.verdict.ok() && proof.comparisons == 0)
     proof.verdict = refuse(VerdictCode::kUnproved, "0 comparisons", "at least 1", "no step fits this set-up");

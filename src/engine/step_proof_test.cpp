@@ -14,7 +14,7 @@ namespace {
 using ::testing::HasSubstr;
 
 // A model whose logits are sums over a sequence's tokens, kept in a cache, with one fault of the chain.
-enum class Fault { kNone, kStaleScratch, kBeyondContext, kStateOfAnother, kUnwrittenLogit, kNan };
+enum class Fault { kNone, kStaleScratch, kBeyondContext, kStateOfAnother, kUnwrittenLogit, kNan, kNeighbours };
 
 class SumModel : public Model {
  public:
@@ -53,6 +53,7 @@ class SumModel : public Model {
       float* logits = step.logits.as<float>() + s * 8;
       for (int v = 0; v < (fault_ == Fault::kUnwrittenLogit ? 7 : 8); ++v)
         logits[v] = fault_ == Fault::kNan ? NAN : scratch_[s % 4] + count * static_cast<float>(v);
+      if (fault_ == Fault::kNeighbours) logits[3] += static_cast<float>(step.batch.sequences.size()) * 1e-3f;
     }
   }
   int rows_seen = 0;
@@ -97,6 +98,20 @@ TEST(StepProof, FaultsOfTheChainAreConvicted) {
     EXPECT_THAT(proof.text(), HasSubstr("step "));
   }
   EXPECT_EQ(proof_of(Fault::kNan).verdict.code, VerdictCode::kNotFinite);
+}
+
+// Sums that follow the size of a step are the same in every pass; only a deterministic engine may not have them.
+TEST(StepProof, ADeterministicEnginesSequencesDoNotDependOnOthers) {
+  Runner::Sizes sizes{.rows = 64, .logit_rows = 8, .blocks = 64, .slots = 8, .context = 512};
+  EXPECT_TRUE(proof_of(Fault::kNeighbours, sizes).verdict.ok());
+  sizes.deterministic = true;
+  const StepProof healthy = proof_of(Fault::kNone, sizes), proof = proof_of(Fault::kNeighbours, sizes);
+  EXPECT_TRUE(healthy.verdict.ok()) << healthy.text();
+  EXPECT_EQ(healthy.alone, 3);
+  EXPECT_EQ(healthy.comparisons, 2u * 8 * (6 + 12 + 2) + 3u * 8 * 5);  // a prompt and four of decode each
+  EXPECT_THAT(healthy.text(), HasSubstr("3 sequences alone as among others"));
+  EXPECT_EQ(proof.verdict.code, VerdictCode::kRowDependent) << proof.text();
+  EXPECT_THAT(proof.text(), HasSubstr("a sequence alone and the same among others, step 0"));
 }
 
 TEST(StepProof, SmallSetUpsAreProvedAsFarAsTheyGo) {

@@ -56,7 +56,7 @@ const DeviceBatch& BatchStage::fill(const Batch& batch, const int32_t* ids, std:
   std::fill_n(row_sequence, batch_.rows, -1);
   std::fill_n(row_position, batch_.rows, 0);
   if (ids != nullptr) std::copy_n(ids, batch.rows, host_);
-  batch_.most_q = 1;
+  batch_.most_q = std::max(padding.most_q, 1);
   batch_.most_context = std::max(padding.most_context, 1);
   int64_t blocks = 0;
   for (int i = 0; i < batch_.sequences; ++i) {

@@ -16,7 +16,7 @@ class BatchStage {
   };
   // How far to fill up with padding: a captured graph's bucket. 0: nothing is added.
   struct Padding {
-    int rows = 0, sequences = 0, logit_rows = 0, most_context = 0;
+    int rows = 0, sequences = 0, logit_rows = 0, most_context = 0, most_q = 0;
   };
 
   BatchStage(const Limits& limits, Place& place);

@@ -42,6 +42,14 @@ TEST(BatchStage, WritesEveryArrayAndMarksPadding) {
   EXPECT_EQ(d.sequence[2].state_out, -1);
 }
 
+TEST(BatchStage, PaddingMayStandForLongerSequences) {
+  const TwoSequences t;
+  const auto place = host_place();
+  BatchStage stage({.rows = 8, .sequences = 4, .logit_rows = 4, .blocks = 3}, *place);
+  EXPECT_EQ(stage.fill(t.batch(), t.ids.data(), t.logit_rows, {.rows = 8, .most_q = 8}).most_q, 8);
+  EXPECT_EQ(stage.fill(t.batch(), t.ids.data(), t.logit_rows, {.rows = 8, .most_q = 2}).most_q, 3);
+}
+
 // A captured graph holds the pointers: they stay, whatever the next batch is.
 TEST(BatchStage, ASmallerBatchLeavesNothingOfTheLastOneAndKeepsItsPlace) {
   const TwoSequences t;

@@ -1,6 +1,4 @@
 // A request's logits and text do not depend on how its rows are cut into steps, nor on its neighbours.
-#include <random>
-
 #include "golden_support.h"
 
 namespace mettle {
@@ -51,31 +49,6 @@ TEST(Batch, ChunkSizesGiveTheSameLogitsInQwen3Moe) {
 
 TEST(BatchFull, ChunkSizesGiveTheSameLogitsOfALongPrompt) {
   expect_chunks_agree(tiny_options().model_path, golden_prompt(7), {512, 64, 7, 1}, 4096);
-}
-
-struct Mixed {
-  std::vector<Ids> prompts;
-  std::vector<SamplingParams> params;
-};
-
-Mixed mixed_requests(int count) {
-  const nlohmann::json prompts = read_json(kGolden + "/golden.json")["prompts"];
-  Mixed m;
-  for (int i = 0; i < count; ++i) {
-    Ids ids = prompts[static_cast<size_t>(i) % 24]["ids"].get<Ids>();
-    if (ids.size() > 250) ids.resize(250);
-    SamplingParams p = greedy_through(8 + i % 9);
-    if (i % 3 == 1) {
-      p.temperature = 0.8;
-      p.top_p = 0.9;
-      p.top_k = 40;
-      p.seed = static_cast<uint64_t>(i);
-    }
-    if (i % 5 == 2) p.frequency = 0.5;
-    m.prompts.push_back(std::move(ids));
-    m.params.push_back(p);
-  }
-  return m;
 }
 
 TEST(Batch, ThirtyTwoMixedRequestsGiveEachItsText) {

@@ -123,4 +123,30 @@ inline SamplingParams greedy_through(int max_tokens) {  // end-of-sequence ids a
   return params;
 }
 
+// Requests of many kinds: greedy and drawn, short and longer, some with penalties.
+struct Mixed {
+  std::vector<Ids> prompts;
+  std::vector<SamplingParams> params;
+};
+
+inline Mixed mixed_requests(int count) {
+  const nlohmann::json prompts = read_json(kGolden + "/golden.json")["prompts"];
+  Mixed m;
+  for (int i = 0; i < count; ++i) {
+    Ids ids = prompts[static_cast<size_t>(i) % 24]["ids"].get<Ids>();
+    if (ids.size() > 250) ids.resize(250);
+    SamplingParams p = greedy_through(8 + i % 9);
+    if (i % 3 == 1) {
+      p.temperature = 0.8;
+      p.top_p = 0.9;
+      p.top_k = 40;
+      p.seed = static_cast<uint64_t>(i);
+    }
+    if (i % 5 == 2) p.frequency = 0.5;
+    m.prompts.push_back(std::move(ids));
+    m.params.push_back(p);
+  }
+  return m;
+}
+
 }  // namespace mettle::testing

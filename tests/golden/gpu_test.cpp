@@ -185,6 +185,48 @@ TEST_P(Gpu, MixedRequestsGiveEachItsText) {
   EXPECT_EQ(stats.slots_used, 0);
 }
 
+// Alone, among 32, and among others whose caches run full, so that it starts again: the same bits.
+TEST_P(Gpu, DeterministicIsBitwiseTheSameAloneAndAmongOthers) {
+  EngineOptions options = gpu_options();
+  options.deterministic = true;
+  options.context_length = 640;
+  const Mixed m = mixed_requests(32);
+  Watched roomy(options, on_gpu(GetParam()));
+  const auto together = roomy.run(m.prompts, m.params);
+  EXPECT_LT(roomy.engine().stats().steps, 90u);  // they did run together
+  options.cache_tokens = 4 * 640;
+  Watched tight(options, on_gpu(GetParam()));
+  const auto preempted = tight.run(m.prompts, m.params);
+  EXPECT_GT(tight.engine().stats().preemptions, 0u);
+  for (size_t i = 0; i < m.prompts.size(); ++i) {
+    const auto alone = roomy.run(m.prompts[i], m.params[i]);
+    EXPECT_EQ(alone.tokens, together[i].tokens) << i;
+    EXPECT_EQ(alone.logits, together[i].logits) << i;
+    EXPECT_EQ(alone.tokens, preempted[i].tokens) << i;
+    EXPECT_EQ(alone.logits, preempted[i].logits) << i;
+  }
+}
+
+// A prompt of several chunks, the last of one row.
+TEST_P(Gpu, DeterministicChunksAreTheSameAmongOthers) {
+  EngineOptions options = gpu_options();
+  options.deterministic = true;
+  options.step_tokens = 128;
+  Watched engine(options, on_gpu(GetParam()));
+  Mixed m = mixed_requests(16);
+  for (size_t i = 0; i < m.prompts.size(); i += 4) {
+    const Ids once = m.prompts[i];
+    while (m.prompts[i].size() < 257) m.prompts[i].insert(m.prompts[i].end(), once.begin(), once.end());
+    m.prompts[i].resize(i == 0 ? 257 : 130 + i);
+  }
+  const auto together = engine.run(m.prompts, m.params);
+  for (size_t i = 0; i < m.prompts.size(); i += 4) {
+    const auto alone = engine.run(m.prompts[i], m.params[i]);
+    EXPECT_EQ(alone.tokens, together[i].tokens) << i;
+    EXPECT_EQ(alone.logits, together[i].logits) << i;
+  }
+}
+
 TEST_P(Gpu, RequestsFinishInACacheOfSixContexts) {
   EngineOptions options = gpu_options();
   options.context_length = 144;
