@@ -1,9 +1,11 @@
-// mettle serve: binds, proves, loads, asks the canaries, says ready, serves until a signal, drains.
+// mettle serve: binds, proves, loads, asks the canaries, says ready, serves until a signal, drains. When the engine
+// ends by itself (its device is lost) it answers what is open and exits with 1, for its supervisor to start it again.
 #include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 
 #include "base/error.h"
@@ -65,6 +67,11 @@ void raise_file_limit() {
   setrlimit(RLIMIT_NOFILE, &limit);
 }
 
+[[noreturn]] void leave(int code) {
+  std::fflush(nullptr);
+  std::_Exit(code);
+}
+
 }  // namespace
 
 int command_serve(int argc, char** argv) {
@@ -75,6 +82,7 @@ int command_serve(int argc, char** argv) {
   resolve(o.model);
   o.model.engine.guard = o.guard == "off" ? Guard::kOff : o.guard == "spot" ? Guard::kSpot : Guard::kFinite;
   o.model.engine.on_progress = progress_on_stderr();
+  o.model.engine.on_stopped = signals::stop_waiting;
   raise_file_limit();
 
   // The port is taken before minutes go into proofs and loading.
@@ -96,13 +104,20 @@ int command_serve(int argc, char** argv) {
   std::fflush(stdout);
 
   signals::wait();
-  log::info("server: draining; a second signal ends at once");
+  const EngineStats stats = engine->stats();
+  if (stats.healthy)
+    log::info("server: draining; a second signal ends at once");
+  else
+    log::error("server: ends, its engine has stopped: {}", stats.unhealthy_why);
   api->drain();
   http.drain();
-  engine->drain(o.drain_seconds);
+  engine->drain(stats.healthy ? o.drain_seconds : 0);
   http.stop(std::chrono::seconds(5));
   log::info("server: stopped");
-  return 0;
+  if (stats.healthy) return 0;
+  // A driver may wait for a lost device without an end when its memory is given back.
+  if (engine->info().device.kind != DeviceKind::kCpu) leave(1);
+  return 1;
 }
 
 }  // namespace mettle

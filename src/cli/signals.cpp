@@ -11,7 +11,7 @@ namespace mettle::signals {
 namespace {
 
 std::atomic<int> g_received{0};
-std::atomic<bool> g_second_exits{false};
+std::atomic<bool> g_second_exits{false}, g_installed{false}, g_stop_waiting{false};
 sem_t g_arrived;
 
 // Only what is safe in a signal handler.
@@ -26,6 +26,7 @@ void handle(int number) {
 
 void install(Use use) {
   sem_init(&g_arrived, 0, 0);
+  g_installed = true;
   g_second_exits = use == Use::kServe;
   struct sigaction action {};
   action.sa_handler = handle;
@@ -38,7 +39,12 @@ int received() { return g_received; }
 void clear() { g_received = 0; }
 
 void wait() {
-  while (g_received == 0) sem_wait(&g_arrived);
+  while (g_received == 0 && !g_stop_waiting) sem_wait(&g_arrived);
+}
+
+void stop_waiting() {
+  g_stop_waiting = true;
+  if (g_installed) sem_post(&g_arrived);
 }
 
 }  // namespace mettle::signals

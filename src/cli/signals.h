@@ -11,6 +11,7 @@ void install(Use use);
 
 int received();  // signals since install() or the last clear()
 void clear();
-void wait();  // until one is received
+void wait();  // until one is received, or stop_waiting() was called by any thread
+void stop_waiting();
 
 }  // namespace mettle::signals

@@ -46,6 +46,8 @@ struct EngineOptions {
   bool reprove = false;
   std::vector<std::string> child_argv;                                                       // see ProveOptions
   std::function<void(const std::string& phase, uint64_t done, uint64_t total)> on_progress;  // prove, load
+  // On the engine's thread, when an error has ended it for good (a lost device) and every request has heard.
+  std::function<void()> on_stopped;
 };
 
 struct SamplingParams {

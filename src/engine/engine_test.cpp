@@ -316,15 +316,22 @@ TEST(Engine, AFailedDeviceEndsEveryRequestAndTakesNoMore) {
   std::atomic<bool> fail_now{false};
   EngineOptions options = tiny_options();
   options.max_running = 2;
+  std::vector<Reply> replies(4);
+  std::atomic<int> heard{-1};  // how many had their final event when it was told that the engine stopped
+  options.on_stopped = [&] {
+    heard = 0;
+    for (Reply& reply : replies) heard += reply.finals();
+    heard.notify_all();
+  };
   SteppedEngine engine(options, [&] {
     if (fail_now) fail(Code::kDevice, "planted: device lost");
   });
-  std::vector<Reply> replies(4);
   for (Reply& reply : replies) engine->submit(kSum, endless(), reply.listener());
   engine.let(3);
   engine.wait_for_step();
   EXPECT_EQ(engine->stats().running, 2);
   EXPECT_EQ(engine->stats().waiting, 2);
+  EXPECT_EQ(heard, -1);
   EXPECT_TRUE(engine->stats().healthy);
   fail_now = true;
   engine.let_all();
@@ -333,6 +340,7 @@ TEST(Engine, AFailedDeviceEndsEveryRequestAndTakesNoMore) {
     EXPECT_THAT(reply.wait().error, HasSubstr("device lost"));
   }
   engine->drain(1e9);
+  heard.wait(-1);
   const EngineStats stats = engine->stats();
   EXPECT_FALSE(stats.healthy);
   EXPECT_THAT(stats.unhealthy_why, HasSubstr("device lost"));

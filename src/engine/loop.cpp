@@ -139,6 +139,7 @@ void EngineLoop::loop() {
       stats_.unhealthy_why = e.what();
     }
     finish_all(Finish::kError, fmt::format("the engine stopped: {}", e.what()));
+    if (parts_.on_stopped) parts_.on_stopped();
   }
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <span>
 #include <thread>
@@ -28,6 +29,7 @@ struct EngineParts {
   Probe probe;
   Guard guard = Guard::kFinite;
   std::unique_ptr<EngineChoices> choices;
+  std::function<void()> on_stopped;  // of the options
   std::vector<AnyProblem> problems;  // for the spot prover, as the options
   ProveOptions prove_options;
 };

@@ -137,6 +137,7 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
     source_of_choices = proved_choices(info.proofs, options);
   }
   parts.guard = options.guard;
+  parts.on_stopped = options.on_stopped;
   const Repeats repeats = !options.deterministic ? Repeats::kNotAsked
                           : on_gpu               ? Repeats::kOneShape
                                                  : Repeats::kOneChoice;

@@ -4,8 +4,7 @@
 //   PLANTED=moe/nan   moe has its reference and "nan" alone: a healthy backend with two switches, so that it is proved,
 //                     serves, and then errs
 //     PLANTED_SWITCH=FILE  once the file is there it is removed; the Nth call from then on, N being what it holds,
-//     leaves
-//                          a NaN in its last row
+//                          leaves a NaN in its last row; "N lost": it fails as a call on a lost device does
 //   PLANTED=linear/lies  in front of linear's list stands a backend for each way of saying something false about itself
 //     PLANTED_PROOF=FILE   while the file is there a proof finds one column 1 % off
 #include <fmt/format.h>
@@ -42,14 +41,19 @@ bool in_a_proof() {
   return child;
 }
 
-// Calls until the switched one; 0: none is.
-int calls_to_go() {
+struct Switch {
+  int to_go = 0;  // calls until the switched one; 0: none is
+  bool lost = false;
+};
+Switch read_switch() {
   static const std::string path = variable("PLANTED_SWITCH");
   std::ifstream file(path);
-  int calls = 0;
-  if (path.empty() || !(file >> calls)) return 0;
+  Switch s;
+  std::string what;
+  if (path.empty() || !(file >> s.to_go)) return {};
+  s.lost = file >> what && what == "lost";
   std::remove(path.c_str());
-  return calls;
+  return s;
 }
 
 template <class Op>
@@ -67,9 +71,11 @@ struct Nan {
         for (int64_t r = 0; r < out.rows; ++r) out.at(r, 1) *= 1.01f;
       return;
     }
-    static int to_go = 0;
-    if (to_go == 0) to_go = calls_to_go();
-    if (to_go > 0 && --to_go == 0) out.at(out.rows - 1, 0) = NAN;
+    static Switch now;
+    if (now.to_go == 0) now = read_switch();
+    if (now.to_go == 0 || --now.to_go > 0) return;
+    if (now.lost) fail(Code::kDevice, "cudaStreamSynchronize(stream): cudaErrorLaunchFailure: planted");
+    out.at(out.rows - 1, 0) = NAN;
   }
 };
 
