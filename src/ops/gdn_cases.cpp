@@ -165,6 +165,7 @@ std::vector<GdnCase> gdn_cases(const GdnProblem& p, uint64_t seed, int64_t budge
   out.push_back(m.exact({{1, true}}));
   out.push_back(m.exact({{full ? 70 : 18, true, true}, {5, false}}));
   if (full) out.push_back(m.exact({{129, true}}));
+  generic("many", std::vector<Length>(full ? 19 : 9, {1, true}));
   return out;
 }
 

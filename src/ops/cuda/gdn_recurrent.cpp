@@ -11,6 +11,9 @@
 namespace mettle {
 namespace {
 
+// Variants: how many rows of a longer sequence are taken at a time, and the kernel of decode.
+constexpr int kOneRow = 1, kFourRows = 4, kRing = 8;
+
 cuda::GdnRecurrent carve(reference::Carver& c, const GdnProblem& p, int64_t rows) {
   const int64_t values = int64_t{p.value_heads} * p.dv;
   cuda::GdnRecurrent s;
@@ -53,7 +56,8 @@ void run(const Tactic& tactic, const GdnArgs& a, Stream& stream) {
   s.rows = batch.rows;
   s.sequences = batch.sequences;
   s.most_q = batch.most_q;
-  s.four_rows = tactic.variant == 4;
+  s.four_rows = (tactic.variant & kFourRows) != 0;
+  s.ring = (tactic.variant & kRing) != 0;
   s.key_heads = p.key_heads;
   s.value_heads = p.value_heads;
   s.dk = p.dk;
@@ -81,10 +85,14 @@ const Backend<GdnOp> gdn_cuda_recurrent = {
     .layout = Layout::kP64,
     .kind = DeviceKind::kCuda,
     .supports = supports,
-    // How many rows of a longer sequence are taken at a time.
     .tactics =
-        [](const GdnProblem&, const Device&) {
-          return std::vector<Tactic>{{.name = "four_rows", .variant = 4}, {.name = "one_row", .variant = 1}};
+        [](const GdnProblem& p, const Device& device) {
+          std::vector<Tactic> all;
+          if ((p.dv == 64 || p.dv == 128) && device.shared_per_block >= cuda::kGdnRingShared)
+            all.push_back({.name = "ring", .variant = kFourRows | kRing});
+          all.push_back({.name = "four_rows", .variant = kFourRows});
+          all.push_back({.name = "one_row", .variant = kOneRow});
+          return all;
         },
     .workspace =
         [](const Tactic&, const GdnProblem& p, int rows, int) {

@@ -39,7 +39,7 @@ void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint1
   const auto on = static_cast<cudaStream_t>(stream);
   gdn_project(a, weights, x, stream);
   if (gdn_decodes(a)) {
-    gdn_decode(a, stream);
+    a.ring ? gdn_decode_ring(a, stream) : gdn_decode(a, stream);
   } else {
     const int units = gdn_conv_units(a), parts = (units + kGdnConvWarps - 1) / kGdnConvWarps;
     launch({.grid = dim3(static_cast<unsigned>(a.rows), static_cast<unsigned>(parts)),
