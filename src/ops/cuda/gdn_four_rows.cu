@@ -90,7 +90,7 @@ __global__ __launch_bounds__(kThreads, 3) void gdn_four_rows_kernel(GdnRecurrent
   ptx::trigger();
   ptx::wait();
   const DeviceSequence s = a.sequence[blockIdx.z];
-  if (s.q_len == 0) return;
+  if (s.q_len == 0 || s.q_len > a.longest) return;
   const int channels = 2 * a.key_heads * DK + a.value_heads * a.dv;
   fetch<DK>(a, s, shared.in[0], channels, head, part, 0);
   const int64_t at = (int64_t{head} * DK + first) * a.dv + column, slot = int64_t{a.value_heads} * DK * a.dv;

@@ -9,14 +9,11 @@
 #include "ops/cuda/support.h"
 
 namespace mettle {
-namespace {
+namespace cuda {
 
-// Variants: how many rows of a longer sequence are taken at a time, and the kernel of decode.
-constexpr int kOneRow = 1, kFourRows = 4, kRing = 8;
-
-cuda::GdnRecurrent carve(reference::Carver& c, const GdnProblem& p, int64_t rows) {
+GdnRecurrent gdn_scratch(reference::Carver& c, const GdnProblem& p, int64_t rows) {
   const int64_t values = int64_t{p.value_heads} * p.dv;
-  cuda::GdnRecurrent s;
+  GdnRecurrent s;
   s.qkv = c.take<float>(rows * p.channels());
   s.z = c.take<float>(rows * values);
   s.ba = c.take<float>(rows * 2 * p.value_heads);
@@ -24,18 +21,18 @@ cuda::GdnRecurrent carve(reference::Carver& c, const GdnProblem& p, int64_t rows
   s.gates = c.take<float>(rows * 2 * p.value_heads);
   s.read = c.take<float>(rows * values);
   s.core = c.take<uint16_t>(rows * values);
-  s.parts = c.take<float>(std::min<int64_t>(cuda::kGdnOutputParts, rows * cuda::kGdnOutputSplits) * p.hidden);
+  s.parts = c.take<float>(std::min<int64_t>(kGdnOutputParts, rows * kGdnOutputSplits) * p.hidden);
   s.tickets = c.take<int32_t>(rows * p.key_heads);
   return s;
 }
 
-Verdict supports(const GdnProblem& p, const Device& device) {
+Verdict gdn_supports(const GdnProblem& p, const Device& device) {
   if (Verdict v = cuda_device(device, 80); !v.ok()) return v;
   if (Verdict v = cuda_activation(p.activation); !v.ok()) return v;
   if (p.conv != 4)
     return refuse(VerdictCode::kShapeUnsupported, fmt::format("convolution of width {}", p.conv), "width 4");
   if (p.dk != 64 && p.dk != 128) return refuse(VerdictCode::kShapeUnsupported, fmt::format("dk {}", p.dk), "64 or 128");
-  if (p.dv < 32 || p.dv > 256 || p.dv % cuda::kGdnColumns != 0)
+  if (p.dv < 32 || p.dv > 256 || p.dv % kGdnColumns != 0)
     return refuse(VerdictCode::kShapeUnsupported, fmt::format("dv {}", p.dv), "32..256, a multiple of 32");
   if (p.key_heads < 1 || p.value_heads % p.key_heads != 0)
     return refuse(VerdictCode::kShapeUnsupported,
@@ -46,18 +43,14 @@ Verdict supports(const GdnProblem& p, const Device& device) {
   return cuda_built();
 }
 
-#if METTLE_CUDA
-void run(const Tactic& tactic, const GdnArgs& a, Stream& stream) {
+GdnRecurrent gdn_call(reference::Carver& carver, const GdnArgs& a) {
   const GdnProblem& p = a.problem;
   const GdnWeights& w = *a.weights;
   const DeviceBatch& batch = *a.batch->device;
-  reference::Carver carver(a.ws);
-  cuda::GdnRecurrent s = carve(carver, p, batch.rows);
+  GdnRecurrent s = gdn_scratch(carver, p, batch.rows);
   s.rows = batch.rows;
   s.sequences = batch.sequences;
   s.most_q = batch.most_q;
-  s.four_rows = (tactic.variant & kFourRows) != 0;
-  s.ring = (tactic.variant & kRing) != 0;
   s.key_heads = p.key_heads;
   s.value_heads = p.value_heads;
   s.dk = p.dk;
@@ -72,7 +65,23 @@ void run(const Tactic& tactic, const GdnArgs& a, Stream& stream) {
   s.norm = w.norm.data();
   s.conv_state = a.conv_state.as<float>();
   s.state = a.state.as<float>();
-  cuda::gdn_recurrent(s, w, a.x.as<uint16_t>(), a.partial.as<float>(), stream.cuda);
+  return s;
+}
+
+}  // namespace cuda
+
+namespace {
+
+// Variants: how many rows of a longer sequence are taken at a time, and the kernel of decode.
+constexpr int kOneRow = 1, kFourRows = 4, kRing = 8;
+
+#if METTLE_CUDA
+void run(const Tactic& tactic, const GdnArgs& a, Stream& stream) {
+  reference::Carver carver(a.ws);
+  cuda::GdnRecurrent s = cuda::gdn_call(carver, a);
+  s.four_rows = (tactic.variant & kFourRows) != 0;
+  s.ring = (tactic.variant & kRing) != 0;
+  cuda::gdn_recurrent(s, *a.weights, a.x.as<uint16_t>(), a.partial.as<float>(), stream.cuda);
 }
 #endif
 
@@ -84,7 +93,7 @@ const Backend<GdnOp> gdn_cuda_recurrent = {
     .numerics = {},
     .layout = Layout::kP64,
     .kind = DeviceKind::kCuda,
-    .supports = supports,
+    .supports = cuda::gdn_supports,
     .tactics =
         [](const GdnProblem& p, const Device& device) {
           std::vector<Tactic> all;
@@ -97,7 +106,7 @@ const Backend<GdnOp> gdn_cuda_recurrent = {
     .workspace =
         [](const Tactic&, const GdnProblem& p, int rows, int) {
           reference::Carver carver({});
-          carve(carver, p, rows);
+          cuda::gdn_scratch(carver, p, rows);
           return carver.used();
         },
 #if METTLE_CUDA

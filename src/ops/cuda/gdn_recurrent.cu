@@ -2,6 +2,7 @@
 
 #include "ops/cuda/device/gdn_conv.cuh"
 #include "ops/cuda/device/gdn_vectors.cuh"
+#include "ops/cuda/gdn_chunked.h"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/product.h"
 
@@ -35,7 +36,8 @@ __global__ __launch_bounds__(256) void gdn_norm_kernel(GdnRecurrent a) {
 
 }  // namespace
 
-void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, float* partial, void* stream) {
+void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, float* partial, void* stream,
+                   const GdnChunks* chunks) {
   const auto on = static_cast<cudaStream_t>(stream);
   gdn_project(a, weights, x, stream);
   if (gdn_decodes(a)) {
@@ -46,7 +48,12 @@ void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint1
             .block = dim3(kGdnConvWarps * 32),
             .stream = on},
            gdn_conv_kernel, a, units);
-    a.four_rows&& a.most_q > 1 ? gdn_four_rows(a, stream) : gdn_one_row(a, stream);
+    if (chunks != nullptr && a.most_q > kGdnShort)
+      gdn_chunked(a, *chunks, stream);
+    else if (a.four_rows && a.most_q > 1)
+      gdn_four_rows(a, stream);
+    else
+      gdn_one_row(a, stream);
     const int64_t blocks = (int64_t{a.rows} * a.value_heads + 7) / 8;
     launch({.grid = dim3(static_cast<unsigned>(blocks)), .block = dim3(256), .stream = on}, gdn_norm_kernel, a);
   }

@@ -5,11 +5,18 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 
 #include "ops/batch.h"
 #include "ops/gdn.h"
 
+namespace mettle::reference {
+class Carver;
+}
+
 namespace mettle::cuda {
+
+struct GdnChunks;  // gdn_chunked.h
 
 inline constexpr int kGdnColumns = 32;       // of a value head, that one group of 128 threads holds
 inline constexpr int kGdnFewRows = 16;       // of a step, that one pass over the weights takes without shared memory
@@ -20,8 +27,9 @@ inline constexpr size_t kGdnRingShared = 84 * 1024;  // bytes of shared memory o
 struct GdnRecurrent {
   int rows = 0, sequences = 0;  // padding included
   int most_q = 1;
-  bool four_rows = false;  // of longer sequences, four rows at a time
-  bool ring = false;       // decode by gdn_decode_ring
+  bool four_rows = false;                         // of longer sequences, four rows at a time
+  bool ring = false;                              // decode by gdn_decode_ring
+  int longest = std::numeric_limits<int>::max();  // `four_rows` leaves alone sequences of more rows
   int key_heads = 0, value_heads = 0, dk = 0, dv = 0;
   float eps = 0, q_scale = 0;
   const DeviceSequence* sequence = nullptr;
@@ -43,7 +51,9 @@ inline bool gdn_decodes(const GdnRecurrent& a) { return a.most_q == 1 && (a.dv =
 // Tickets of a step; a step that is not decode has none.
 inline int gdn_tickets(const GdnRecurrent& a) { return gdn_decodes(a) ? a.rows * a.key_heads : 0; }
 
-void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, float* partial, void* stream);
+// All kernels of a step. With `chunks` longer sequences go through those.
+void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, float* partial, void* stream,
+                   const GdnChunks* chunks = nullptr);
 // The projections of x into qkv, z and ba; clears the tickets.
 void gdn_project(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
 bool gdn_project_few(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
@@ -57,5 +67,10 @@ void gdn_decode(const GdnRecurrent& a, void* stream);
 void gdn_decode_ring(const GdnRecurrent& a, void* stream);
 void gdn_one_row(const GdnRecurrent& a, void* stream);
 void gdn_four_rows(const GdnRecurrent& a, void* stream);
+
+// Host code of the backends that are built of these kernels: what they support, and a call with its scratch.
+Verdict gdn_supports(const GdnProblem& p, const Device& device);
+GdnRecurrent gdn_scratch(reference::Carver& c, const GdnProblem& p, int64_t rows);
+GdnRecurrent gdn_call(reference::Carver& c, const GdnArgs& a);
 
 }  // namespace mettle::cuda

@@ -1,0 +1,27 @@
+// Matrices of 8x8 bf16 out of shared memory, and barriers of a part of a block.
+#pragma once
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+namespace mettle::ptx {
+
+// Lane l names row l % 8 of matrix l / 8, 16 bytes; word m of a lane is of matrix m, as it lies or transposed.
+__device__ __forceinline__ void load_matrices(uint32_t (&r)[4], const uint16_t* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3},[%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+__device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], const uint16_t* row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3},[%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(static_cast<uint32_t>(__cvta_generic_to_shared(row)))
+               : "memory");
+}
+
+// Barrier `id` (0 is the block's) of 64 threads: who has something goes on, who needs it waits.
+__device__ __forceinline__ void pair_arrive(int id) { asm volatile("bar.arrive %0,64;" ::"r"(id) : "memory"); }
+__device__ __forceinline__ void pair_wait(int id) { asm volatile("bar.sync %0,64;" ::"r"(id) : "memory"); }
+
+}  // namespace mettle::ptx

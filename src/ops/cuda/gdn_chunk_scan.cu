@@ -1,0 +1,233 @@
+// Through the chunks of a sequence. A block owns 32 columns of a value head, two warps each 16 of them, and both hold
+// the same 16 columns of the state, transposed, as float32 sums of tensor cores: one multiplies it by k, finds u and
+// hands it over, the other multiplies it by q meanwhile and writes o. Both write u to their state, so the state itself
+// never leaves the registers.
+#include "ops/cuda/device/gdn_history.cuh"
+#include "ops/cuda/device/gdn_pairs.cuh"
+#include "ops/cuda/gdn_chunked.h"
+#include "ops/cuda/launch.h"
+
+namespace mettle::cuda {
+namespace {
+
+constexpr int kRows = kGdnChunk, kTiles = kRows / 8, kThreads = kGdnScanThreads;
+
+template <int DK>
+struct Stage {  // one chunk
+  uint16_t keys[4 * gdn_key_part(DK)];
+  uint16_t solved[4 * kGdnSolvedPart];
+  float decays[2][kRows];
+  float v[kRows][kGdnColumns + 4];
+};
+template <int DK>
+struct Shared {
+  Stage<DK> stage[2];
+  float4 u[2][kTiles][32];  // [column group][tile][lane]
+};
+
+template <int DK>
+__device__ __forceinline__ void fetch(const GdnRecurrent& a, const GdnChunks& chunks, const DeviceSequence& s,
+                                      Stage<DK>& to, int slot, int head, int part, int first) {
+  const int tid = static_cast<int>(threadIdx.x), key_head = head / (a.value_heads / a.key_heads);
+  const int64_t item = int64_t{slot} * a.value_heads + head;
+  const uint16_t* keys = chunks.keys + (int64_t{slot} * a.key_heads + key_head) * 4 * gdn_key_part(DK);
+  const uint16_t* solved = chunks.solved + item * 4 * kGdnSolvedPart;
+#pragma unroll
+  for (int i = 0; i < 4 * gdn_key_part(DK) / 8 / kThreads; ++i)
+    ptx::copy_async_16(to.keys + (i * kThreads + tid) * 8, keys + (i * kThreads + tid) * 8, true);
+#pragma unroll
+  for (int i = 0; i < 4 * kGdnSolvedPart / 8 / kThreads; ++i)
+    ptx::copy_async_16(to.solved + (i * kThreads + tid) * 8, solved + (i * kThreads + tid) * 8, true);
+  if (tid < 2 * kRows / 4)
+    ptx::copy_async_16(&to.decays[0][0] + tid * 4, chunks.decays + item * 2 * kRows + tid * 4, true);
+  const int channels = 2 * a.key_heads * DK + a.value_heads * a.dv;
+#pragma unroll
+  for (int i = tid; i < kRows * kGdnColumns / 4; i += kThreads) {
+    const int row = i / (kGdnColumns / 4), at = i % (kGdnColumns / 4) * 4;
+    const bool ok = first + row < s.q_len;
+    ptx::copy_async_16(&to.v[row][at],
+                       a.conv + int64_t{s.first_row + (ok ? first + row : 0)} * channels + 2 * a.key_heads * DK +
+                           head * a.dv + part * kGdnColumns + at,
+                       ok);
+  }
+  ptx::copy_async_commit();
+}
+
+// sum[16 columns x 32 rows] += state [16 x DK] times k^T or q^T. `keys`: its high part, the low part follows.
+template <int DK>
+__device__ __forceinline__ void multiply_state(float (&sum)[kTiles][4], const float (&state)[DK / 8][4],
+                                               const uint16_t* keys, int lane) {
+  const uint16_t* part = keys + lane / 16 * gdn_key_part(DK);
+#pragma unroll
+  for (int step = 0; step < DK / 16; ++step) {
+    uint32_t right[kTiles][4];
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+      ptx::load_matrices(right[n], part + gdn_key_place(DK, 8 * n + lane % 8, 16 * step + lane / 8 % 2 * 8));
+    LeftPair left;
+    left.take(state[2 * step], state[2 * step + 1]);
+    multiply_pairs<kTiles>(sum, left, right);
+  }
+}
+
+// sum[16 x 32] += x [16 x 32] times the transposed of a lower triangle, of which only tiles that are not zero are read.
+__device__ __forceinline__ void multiply_solved(float (&sum)[kTiles][4], const float (&x)[kTiles][4],
+                                                const uint16_t* solved, int lane) {
+  const uint16_t* part = solved + lane / 16 * kGdnSolvedPart;
+  LeftPair left[2];
+  left[0].take(x[0], x[1]);
+  left[1].take(x[2], x[3]);
+  uint32_t right[kTiles][4], late[2][4];
+#pragma unroll
+  for (int n = 0; n < kTiles; ++n)
+    ptx::load_matrices(right[n], part + gdn_solved_place(8 * n + lane % 8, lane / 8 % 2 * 8));
+#pragma unroll
+  for (int n = 0; n < 2; ++n)
+    ptx::load_matrices(late[n], part + gdn_solved_place(8 * (n + 2) + lane % 8, 16 + lane / 8 % 2 * 8));
+  multiply_pairs<kTiles>(sum, left[0], right);
+  multiply_pairs<2>(sum + 2, left[1], late);
+}
+
+// state [16 x DK] += u [16 columns x 32 rows] times k.
+template <int DK>
+__device__ __forceinline__ void write_state(float (&state)[DK / 8][4], const float (&u)[kTiles][4],
+                                            const uint16_t* keys, int lane) {
+  constexpr int kBatch = 4;
+  const uint16_t* part = keys + lane / 16 * gdn_key_part(DK);
+#pragma unroll
+  for (int step = 0; step < kRows / 16; ++step) {
+    LeftPair left;
+    left.take(u[2 * step], u[2 * step + 1]);
+#pragma unroll
+    for (int first = 0; first < DK / 8; first += kBatch) {
+      uint32_t right[kBatch][4];
+#pragma unroll
+      for (int n = 0; n < kBatch; ++n)
+        ptx::load_matrices_transposed(
+            right[n], part + gdn_key_place(DK, 16 * step + lane / 8 % 2 * 8 + lane % 8, 8 * (first + n)));
+      multiply_pairs<kBatch>(state + first, left, right);
+    }
+  }
+}
+
+// blockIdx: 32 columns, value head, sequence.
+template <int DK>
+__global__ __launch_bounds__(kThreads) void gdn_chunk_scan_kernel(GdnRecurrent a, GdnChunks chunks) {
+  extern __shared__ __align__(128) uint8_t memory[];
+  Shared<DK>& shared = *reinterpret_cast<Shared<DK>*>(memory);
+  const int tid = static_cast<int>(threadIdx.x), lane = tid % 32, group = tid / 32 % 2;
+  const bool reads_q = tid >= kThreads / 2;
+  const int part = static_cast<int>(blockIdx.x), head = static_cast<int>(blockIdx.y);
+  // Of this lane, in every tile: columns `column` and column + 8; rows or state rows `pair` and pair + 1.
+  const int own = group * 16 + lane / 4, column = part * kGdnColumns + own, pair = lane % 4 * 2;
+  ptx::trigger();
+  ptx::wait();
+  const DeviceSequence s = a.sequence[blockIdx.z];
+  if (s.q_len < chunks.least) return;
+  const int channels = 2 * a.key_heads * DK + a.value_heads * a.dv;
+  const int count = gdn_chunk_count(s.q_len), slot = gdn_first_chunk(s.first_row);
+  fetch<DK>(a, chunks, s, shared.stage[0], slot, head, part, 0);
+  const int64_t all = int64_t{a.value_heads} * DK * a.dv, at = (int64_t{head} * DK + pair) * a.dv + column;
+  float state[DK / 8][4];
+#pragma unroll
+  for (int n = 0; n < DK / 8; ++n)
+#pragma unroll
+    for (int e = 0; e < 4; ++e)
+      state[n][e] = s.state_in < 0 ? 0.f : a.state[s.state_in * all + at + int64_t{8 * n + e % 2} * a.dv + e / 2 * 8];
+  GdnHeadHistory history;
+  const int rank = part * kThreads + tid, threads = a.dv / kGdnColumns * kThreads;
+  history.load(a, s, head, rank, channels);
+
+  for (int c = 0; c < count; ++c) {
+    ptx::copy_async_wait<0>();
+    __syncthreads();  // this chunk is there for all, and the one before is read by all
+    if (c + 1 < count) fetch<DK>(a, chunks, s, shared.stage[(c + 1) % 2], slot + c + 1, head, part, (c + 1) * kRows);
+    const Stage<DK>& in = shared.stage[c % 2];
+    float read[kTiles][4] = {};
+    multiply_state<DK>(read, state, in.keys + (reads_q ? 2 : 0) * gdn_key_part(DK), lane);
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) read[n][e] *= in.decays[0][8 * n + pair + e % 2];
+    float u[kTiles][4];
+    if (!reads_q) {
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          read[n][e] = in.v[8 * n + pair + e % 2][own + e / 2 * 8] - read[n][e];
+          u[n][e] = 0;
+        }
+      multiply_solved(u, read, in.solved, lane);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) shared.u[group][n][lane] = make_float4(u[n][0], u[n][1], u[n][2], u[n][3]);
+      ptx::pair_arrive(1 + group);
+    } else {
+      ptx::pair_wait(1 + group);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n) {
+        const float4 x = shared.u[group][n][lane];
+        u[n][0] = x.x, u[n][1] = x.y, u[n][2] = x.z, u[n][3] = x.w;
+      }
+      multiply_solved(read, u, in.solved + 2 * kGdnSolvedPart, lane);
+#pragma unroll
+      for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          const int row = c * kRows + 8 * n + pair + e % 2;
+          if (row < s.q_len)
+            a.read[(int64_t{s.first_row + row} * a.value_heads + head) * a.dv + column + e / 2 * 8] = read[n][e];
+        }
+    }
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) u[n][e] *= in.decays[1][8 * n + pair + e % 2];
+    const float whole = in.decays[0][kRows - 1];
+#pragma unroll
+    for (int n = 0; n < DK / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e) state[n][e] *= whole;
+    write_state<DK>(state, u, in.keys, lane);
+  }
+  if (!reads_q) {
+#pragma unroll
+    for (int n = 0; n < DK / 8; ++n)
+#pragma unroll
+      for (int e = 0; e < 4; ++e)
+        a.state[s.state_out * all + at + int64_t{8 * n + e % 2} * a.dv + e / 2 * 8] = state[n][e];
+  }
+  history.finish(a, s, head, rank, threads, channels);
+}
+
+template <int DK>
+void launch_scan(Launch l, const GdnRecurrent& a, const GdnChunks& chunks) {
+  static_assert(sizeof(Shared<DK>) == gdn_scan_bytes(DK));
+  l.shared_bytes = sizeof(Shared<DK>);
+  CUDA_CHECK(cudaFuncSetAttribute(gdn_chunk_scan_kernel<DK>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(l.shared_bytes)));
+  launch(l, gdn_chunk_scan_kernel<DK>, a, chunks);
+}
+
+}  // namespace
+
+void gdn_chunk_scan(const GdnRecurrent& a, const GdnChunks& chunks, void* stream) {
+  const Launch l{.grid = dim3(static_cast<unsigned>(a.dv / kGdnColumns), static_cast<unsigned>(a.value_heads),
+                              static_cast<unsigned>(a.sequences)),
+                 .block = dim3(kThreads),
+                 .stream = static_cast<cudaStream_t>(stream)};
+  a.dk == 64 ? launch_scan<64>(l, a, chunks) : launch_scan<128>(l, a, chunks);
+}
+
+void gdn_chunked(const GdnRecurrent& a, GdnChunks chunks, void* stream) {
+  const bool alone = a.sequences == 1;
+  chunks.least = alone ? 1 : kGdnShort + 1;
+  gdn_chunk_prepare(a, chunks, stream);
+  gdn_chunk_scan(a, chunks, stream);
+  if (alone) return;
+  GdnRecurrent rest = a;
+  rest.longest = kGdnShort;
+  gdn_four_rows(rest, stream);
+}
+
+}  // namespace mettle::cuda
