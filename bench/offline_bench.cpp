@@ -24,6 +24,7 @@
 #include "engine/probe.h"
 #include "moe_product.h"
 #include "ops/moe.h"
+#include "tensor/gpu.h"
 #include "probe.h"
 
 namespace mettle {
@@ -93,14 +94,33 @@ double median_of(int runs, F&& f) {
   return values[values.size() / 2];
 }
 
-// Anonymous memory of this process now, bytes.
-int64_t anonymous_bytes() {
+// Of /proc/self/status, bytes: RssAnon, anonymous memory now; VmHWM, the most that was resident, mapped files included.
+int64_t status_bytes(const std::string& field) {
   std::ifstream status("/proc/self/status");
   std::string word;
   int64_t kilobytes = 0;
   while (status >> word)
-    if (word == "RssAnon:") status >> kilobytes;
+    if (word == field + ":") status >> kilobytes;
   return kilobytes * 1024;
+}
+
+// Greedy tokens after a prompt: a checkpoint and the dummy weights that it was written from say the same.
+std::vector<int32_t> greedy_tokens(Engine& engine, std::vector<int32_t> prompt, int count) {
+  SamplingParams params;
+  params.temperature = 0;
+  params.max_tokens = count;
+  params.ignore_eos = true;
+  std::vector<int32_t> tokens;
+  std::atomic<bool> done{false};
+  engine.submit(std::move(prompt), params, [&](const TokenEvent& event) {
+    if (event.token >= 0) tokens.push_back(event.token);
+    if (event.finish == Finish::kNone) return;
+    if (event.finish == Finish::kError) std::fprintf(stderr, "offline_bench: %s\n", event.error.c_str());
+    done = true;
+    done.notify_all();
+  });
+  done.wait(false);
+  return tokens;
 }
 
 // Weights that a token of one sequence reads, of a qwen3_moe with everything but the router in nvfp4; 0 for others.
@@ -165,14 +185,17 @@ int run_bench(int argc, char** argv) {
   if (!o.moe_product.empty()) return run_moe_product(o);
   int64_t load_peak = 0;
   o.engine.on_progress = [&](const std::string& phase, uint64_t, uint64_t) {
-    if (phase == "load") load_peak = std::max(load_peak, anonymous_bytes());
+    if (phase == "load") load_peak = std::max(load_peak, status_bytes("RssAnon"));
   };
   const auto counting = std::make_shared<std::atomic<bool>>(false);
   ExpertCount* count = nullptr;
   Probe looking;
   looking.route_steps = counting;
   looking.on_routes = [&](int, int top_k, std::span<const int32_t> chosen) { count->add(top_k, chosen); };
+  const bool on_gpu = find_device(o.engine.device).kind == DeviceKind::kCuda;
+  const int64_t free_before = on_gpu ? gpu::free_memory() : 0;
   const auto engine = start_probed(o.engine, looking);
+  const int64_t most_resident = status_bytes("VmHWM");
   const int vocab = engine->info().vocab_size;
   const auto prompts_of = [&](int rows, int i) {
     std::vector<std::vector<int32_t>> prompts;
@@ -213,6 +236,10 @@ int run_bench(int argc, char** argv) {
                            {"decode_tokens_s_by_rows", by_rows}, {"experts_of_independent_rows", experts_by_rows},
                            {"prefill_tokens", o.prompt},         {"prefill_tokens_s", prefill},
                            {"device", info.device.model},        {"plan", info.plan}};
+  result["load_peak_resident_bytes"] = most_resident;
+  result["planned_bytes"] = info.planned_bytes;
+  if (on_gpu) result["device_bytes_taken"] = free_before - gpu::free_memory();  // nothing is given back while it serves
+  result["greedy_tokens"] = greedy_tokens(*engine, random_ids(40, vocab, 5), 12);
   if (probe != nullptr) {
     result["probe_read_gbs"] = probe->median_gbs();
     result["probe_read_best_gbs"] = probe->read_gbs();

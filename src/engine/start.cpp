@@ -226,9 +226,13 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
                             .context = plan.caches.context,
                             .deterministic = options.deterministic};
   parts.runner->ready(sizes);
-  if (on_gpu)
-    log::info("engine: {:.1f} MiB taken on {}, {} decode graphs",
-              static_cast<double>(parts.runner->place().bytes()) / (1 << 20), device.model, parts.runner->graphs());
+  if (on_gpu) {
+    // What it holds now is the most it ever held: nothing is given back before the end.
+    const double planned = static_cast<double>(plan.total());
+    const double taken = static_cast<double>(std::max<int64_t>(available - gpu::free_memory(), 0));
+    log::info("engine: {:.1f} MiB of {} taken, {:.1f} MiB planned ({:+.2f} %), {} decode graphs", taken / (1 << 20),
+              device.model, planned / (1 << 20), 100 * (taken / planned - 1), parts.runner->graphs());
+  }
   const StepProof steps = prove_steps(*parts.runner, sizes);
   if (!steps.verdict.ok()) fail(Code::kDevice, steps.text());
   log::info("{}", steps.text());
