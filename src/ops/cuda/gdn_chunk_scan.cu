@@ -2,6 +2,8 @@
 // the same 16 columns of the state, transposed, as float32 sums of tensor cores: one multiplies it by k, finds u and
 // hands it over, the other multiplies it by q meanwhile and writes o. Both write u to their state, so the state itself
 // never leaves the registers.
+#include <type_traits>
+
 #include "ops/cuda/device/gdn_history.cuh"
 #include "ops/cuda/device/gdn_pairs.cuh"
 #include "ops/cuda/gdn_chunked.h"
@@ -25,19 +27,24 @@ struct Shared {
   float4 u[2][kTiles][32];  // [column group][tile][lane]
 };
 
-template <int DK>
+template <int DK, bool PAIRS>
 __device__ __forceinline__ void fetch(const GdnRecurrent& a, const GdnChunks& chunks, const DeviceSequence& s,
                                       Stage<DK>& to, int slot, int head, int part, int first) {
   const int tid = static_cast<int>(threadIdx.x), key_head = head / (a.value_heads / a.key_heads);
   const int64_t item = int64_t{slot} * a.value_heads + head;
   const uint16_t* keys = chunks.keys + (int64_t{slot} * a.key_heads + key_head) * 4 * gdn_key_part(DK);
   const uint16_t* solved = chunks.solved + item * 4 * kGdnSolvedPart;
+  // Of pairs both parts, else the first and the third: the high parts.
+  const auto copy = [&](uint16_t* into, const uint16_t* from, auto part) {
+    constexpr int kPieces = decltype(part)::value / 8;  // of 16 bytes
 #pragma unroll
-  for (int i = 0; i < 4 * gdn_key_part(DK) / 8 / kThreads; ++i)
-    ptx::copy_async_16(to.keys + (i * kThreads + tid) * 8, keys + (i * kThreads + tid) * 8, true);
-#pragma unroll
-  for (int i = 0; i < 4 * kGdnSolvedPart / 8 / kThreads; ++i)
-    ptx::copy_async_16(to.solved + (i * kThreads + tid) * 8, solved + (i * kThreads + tid) * 8, true);
+    for (int i = 0; i < (PAIRS ? 4 : 2) * kPieces / kThreads; ++i) {
+      const int piece = i * kThreads + tid, at = (PAIRS ? piece : piece + piece / kPieces * kPieces) * 8;
+      ptx::copy_async_16(into + at, from + at, true);
+    }
+  };
+  copy(to.keys, keys, std::integral_constant<int, gdn_key_part(DK)>{});
+  copy(to.solved, solved, std::integral_constant<int, kGdnSolvedPart>{});
   if (tid < 2 * kRows / 4)
     ptx::copy_async_16(&to.decays[0][0] + tid * 4, chunks.decays + item * 2 * kRows + tid * 4, true);
   const int channels = 2 * a.key_heads * DK + a.value_heads * a.dv;
@@ -54,64 +61,72 @@ __device__ __forceinline__ void fetch(const GdnRecurrent& a, const GdnChunks& ch
 }
 
 // sum[16 columns x 32 rows] += state [16 x DK] times k^T or q^T. `keys`: its high part, the low part follows.
-template <int DK>
+template <int DK, bool PAIRS>
 __device__ __forceinline__ void multiply_state(float (&sum)[kTiles][4], const float (&state)[DK / 8][4],
                                                const uint16_t* keys, int lane) {
-  const uint16_t* part = keys + lane / 16 * gdn_key_part(DK);
+  using Keys = Right<PAIRS, kTiles>;
+  const uint16_t* part = keys + Keys::part(gdn_key_part(DK), lane);
 #pragma unroll
   for (int step = 0; step < DK / 16; ++step) {
-    uint32_t right[kTiles][4];
+    Keys right;
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n)
-      ptx::load_matrices(right[n], part + gdn_key_place(DK, 8 * n + lane % 8, 16 * step + lane / 8 % 2 * 8));
+    for (int i = 0; i < Keys::kLoads; ++i)
+      ptx::load_matrices(right.word[i],
+                         part + gdn_key_place(DK, 8 * Keys::tile(i, lane) + lane % 8, 16 * step + lane / 8 % 2 * 8));
     LeftPair left;
     left.take(state[2 * step], state[2 * step + 1]);
-    multiply_pairs<kTiles>(sum, left, right);
+    multiply_pairs(sum, left, right);
   }
 }
 
 // sum[16 x 32] += x [16 x 32] times the transposed of a lower triangle, of which only tiles that are not zero are read.
+template <bool PAIRS>
 __device__ __forceinline__ void multiply_solved(float (&sum)[kTiles][4], const float (&x)[kTiles][4],
                                                 const uint16_t* solved, int lane) {
-  const uint16_t* part = solved + lane / 16 * kGdnSolvedPart;
+  using All = Right<PAIRS, kTiles>;
+  using Late = Right<PAIRS, kTiles / 2>;
+  const uint16_t* part = solved + All::part(kGdnSolvedPart, lane);
   LeftPair left[2];
   left[0].take(x[0], x[1]);
   left[1].take(x[2], x[3]);
-  uint32_t right[kTiles][4], late[2][4];
+  All right;
+  Late late;
 #pragma unroll
-  for (int n = 0; n < kTiles; ++n)
-    ptx::load_matrices(right[n], part + gdn_solved_place(8 * n + lane % 8, lane / 8 % 2 * 8));
+  for (int i = 0; i < All::kLoads; ++i)
+    ptx::load_matrices(right.word[i], part + gdn_solved_place(8 * All::tile(i, lane) + lane % 8, lane / 8 % 2 * 8));
 #pragma unroll
-  for (int n = 0; n < 2; ++n)
-    ptx::load_matrices(late[n], part + gdn_solved_place(8 * (n + 2) + lane % 8, 16 + lane / 8 % 2 * 8));
-  multiply_pairs<kTiles>(sum, left[0], right);
-  multiply_pairs<2>(sum + 2, left[1], late);
+  for (int i = 0; i < Late::kLoads; ++i)
+    ptx::load_matrices(late.word[i],
+                       part + gdn_solved_place(16 + 8 * Late::tile(i, lane) + lane % 8, 16 + lane / 8 % 2 * 8));
+  multiply_pairs(sum, left[0], right);
+  multiply_pairs(sum + 2, left[1], late);
 }
 
 // state [16 x DK] += u [16 columns x 32 rows] times k.
-template <int DK>
+template <int DK, bool PAIRS>
 __device__ __forceinline__ void write_state(float (&state)[DK / 8][4], const float (&u)[kTiles][4],
                                             const uint16_t* keys, int lane) {
-  constexpr int kBatch = 4;
-  const uint16_t* part = keys + lane / 16 * gdn_key_part(DK);
+  constexpr int kBatch = PAIRS ? 4 : 8;
+  using Keys = Right<PAIRS, kBatch>;
+  const uint16_t* part = keys + Keys::part(gdn_key_part(DK), lane);
 #pragma unroll
   for (int step = 0; step < kRows / 16; ++step) {
     LeftPair left;
     left.take(u[2 * step], u[2 * step + 1]);
 #pragma unroll
     for (int first = 0; first < DK / 8; first += kBatch) {
-      uint32_t right[kBatch][4];
+      Keys right;
 #pragma unroll
-      for (int n = 0; n < kBatch; ++n)
-        ptx::load_matrices_transposed(
-            right[n], part + gdn_key_place(DK, 16 * step + lane / 8 % 2 * 8 + lane % 8, 8 * (first + n)));
-      multiply_pairs<kBatch>(state + first, left, right);
+      for (int i = 0; i < Keys::kLoads; ++i)
+        ptx::load_matrices_transposed(right.word[i], part + gdn_key_place(DK, 16 * step + lane / 8 % 2 * 8 + lane % 8,
+                                                                          8 * (first + Keys::tile(i, lane))));
+      multiply_pairs(state + first, left, right);
     }
   }
 }
 
 // blockIdx: 32 columns, value head, sequence.
-template <int DK>
+template <int DK, bool PAIRS>
 __global__ __launch_bounds__(kThreads) void gdn_chunk_scan_kernel(GdnRecurrent a, GdnChunks chunks) {
   extern __shared__ __align__(128) uint8_t memory[];
   Shared<DK>& shared = *reinterpret_cast<Shared<DK>*>(memory);
@@ -126,7 +141,7 @@ __global__ __launch_bounds__(kThreads) void gdn_chunk_scan_kernel(GdnRecurrent a
   if (s.q_len < chunks.least) return;
   const int channels = 2 * a.key_heads * DK + a.value_heads * a.dv;
   const int count = gdn_chunk_count(s.q_len), slot = gdn_first_chunk(s.first_row);
-  fetch<DK>(a, chunks, s, shared.stage[0], slot, head, part, 0);
+  fetch<DK, PAIRS>(a, chunks, s, shared.stage[0], slot, head, part, 0);
   const int64_t all = int64_t{a.value_heads} * DK * a.dv, at = (int64_t{head} * DK + pair) * a.dv + column;
   float state[DK / 8][4];
 #pragma unroll
@@ -141,10 +156,11 @@ __global__ __launch_bounds__(kThreads) void gdn_chunk_scan_kernel(GdnRecurrent a
   for (int c = 0; c < count; ++c) {
     ptx::copy_async_wait<0>();
     __syncthreads();  // this chunk is there for all, and the one before is read by all
-    if (c + 1 < count) fetch<DK>(a, chunks, s, shared.stage[(c + 1) % 2], slot + c + 1, head, part, (c + 1) * kRows);
+    if (c + 1 < count)
+      fetch<DK, PAIRS>(a, chunks, s, shared.stage[(c + 1) % 2], slot + c + 1, head, part, (c + 1) * kRows);
     const Stage<DK>& in = shared.stage[c % 2];
     float read[kTiles][4] = {};
-    multiply_state<DK>(read, state, in.keys + (reads_q ? 2 : 0) * gdn_key_part(DK), lane);
+    multiply_state<DK, PAIRS>(read, state, in.keys + (reads_q ? 2 : 0) * gdn_key_part(DK), lane);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
 #pragma unroll
@@ -158,7 +174,7 @@ __global__ __launch_bounds__(kThreads) void gdn_chunk_scan_kernel(GdnRecurrent a
           read[n][e] = in.v[8 * n + pair + e % 2][own + e / 2 * 8] - read[n][e];
           u[n][e] = 0;
         }
-      multiply_solved(u, read, in.solved, lane);
+      multiply_solved<PAIRS>(u, read, in.solved, lane);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n) shared.u[group][n][lane] = make_float4(u[n][0], u[n][1], u[n][2], u[n][3]);
       ptx::pair_arrive(1 + group);
@@ -169,7 +185,7 @@ __global__ __launch_bounds__(kThreads) void gdn_chunk_scan_kernel(GdnRecurrent a
         const float4 x = shared.u[group][n][lane];
         u[n][0] = x.x, u[n][1] = x.y, u[n][2] = x.z, u[n][3] = x.w;
       }
-      multiply_solved(read, u, in.solved + 2 * kGdnSolvedPart, lane);
+      multiply_solved<PAIRS>(read, u, in.solved + 2 * kGdnSolvedPart, lane);
 #pragma unroll
       for (int n = 0; n < kTiles; ++n)
 #pragma unroll
@@ -188,7 +204,7 @@ __global__ __launch_bounds__(kThreads) void gdn_chunk_scan_kernel(GdnRecurrent a
     for (int n = 0; n < DK / 8; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) state[n][e] *= whole;
-    write_state<DK>(state, u, in.keys, lane);
+    write_state<DK, PAIRS>(state, u, in.keys, lane);
   }
   if (!reads_q) {
 #pragma unroll
@@ -200,23 +216,27 @@ __global__ __launch_bounds__(kThreads) void gdn_chunk_scan_kernel(GdnRecurrent a
   history.finish(a, s, head, rank, threads, channels);
 }
 
-template <int DK>
-void launch_scan(Launch l, const GdnRecurrent& a, const GdnChunks& chunks) {
+template <int DK, bool PAIRS>
+void launch_scan(const GdnRecurrent& a, const GdnChunks& chunks, void* stream) {
   static_assert(sizeof(Shared<DK>) == gdn_scan_bytes(DK));
-  l.shared_bytes = sizeof(Shared<DK>);
-  CUDA_CHECK(cudaFuncSetAttribute(gdn_chunk_scan_kernel<DK>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                  static_cast<int>(l.shared_bytes)));
-  launch(l, gdn_chunk_scan_kernel<DK>, a, chunks);
+  CUDA_CHECK(cudaFuncSetAttribute(gdn_chunk_scan_kernel<DK, PAIRS>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                  static_cast<int>(sizeof(Shared<DK>))));
+  launch({.grid = dim3(static_cast<unsigned>(a.dv / kGdnColumns), static_cast<unsigned>(a.value_heads),
+                       static_cast<unsigned>(a.sequences)),
+          .block = dim3(kThreads),
+          .shared_bytes = sizeof(Shared<DK>),
+          .stream = static_cast<cudaStream_t>(stream)},
+         gdn_chunk_scan_kernel<DK, PAIRS>, a, chunks);
 }
 
 }  // namespace
 
 void gdn_chunk_scan(const GdnRecurrent& a, const GdnChunks& chunks, void* stream) {
-  const Launch l{.grid = dim3(static_cast<unsigned>(a.dv / kGdnColumns), static_cast<unsigned>(a.value_heads),
-                              static_cast<unsigned>(a.sequences)),
-                 .block = dim3(kThreads),
-                 .stream = static_cast<cudaStream_t>(stream)};
-  a.dk == 64 ? launch_scan<64>(l, a, chunks) : launch_scan<128>(l, a, chunks);
+  const auto scan = [&](auto pairs) {
+    constexpr bool kPairs = decltype(pairs)::value;
+    a.dk == 64 ? launch_scan<64, kPairs>(a, chunks, stream) : launch_scan<128, kPairs>(a, chunks, stream);
+  };
+  chunks.pairs ? scan(std::true_type{}) : scan(std::false_type{});
 }
 
 void gdn_chunked(const GdnRecurrent& a, GdnChunks chunks, void* stream) {

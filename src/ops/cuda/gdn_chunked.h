@@ -4,7 +4,8 @@
 //   o_i = a_i S^T q_i + sum_{j<=i} d_ij (q_i . k_j) u_j      and      S <- a_31 S + sum_j d_31j k_j u_j^T.
 // `prepare` takes all chunks at once: T (its columns times beta) and the weights of o's sum. `scan` goes through the
 // chunks of a sequence, the state in registers. Operands of tensor cores are pairs of bf16, high and low part, and a
-// product of two pairs leaves out low times low: 16 bits of each operand count, sums are float32.
+// product of two pairs leaves out low times low: 16 bits of each operand count, sums are float32. Or the high parts
+// alone are multiplied, 8 bits.
 #pragma once
 #include "ops/cuda/gdn_recurrent.h"
 
@@ -40,6 +41,7 @@ inline constexpr int kGdnSolvedPart = kGdnChunk * kGdnChunk;
 // What `prepare` leaves for `scan`, by chunk.
 struct GdnChunks {
   int slots = 0;
+  bool pairs = true;           // operands of `scan`: pairs, or their high parts alone
   int least = 1;               // rows of a sequence that goes through chunks; shorter ones are left alone
   uint16_t* keys = nullptr;    // [slots, key_heads, 4, 32 * dk]: k high, k low, q high, q low
   uint16_t* solved = nullptr;  // [slots, value_heads, 4, 32 * 32]: T high, T low, weights of o high, low
