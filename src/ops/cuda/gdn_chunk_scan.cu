@@ -47,15 +47,12 @@ __device__ __forceinline__ void fetch(const GdnRecurrent& a, const GdnChunks& ch
   copy(to.solved, solved, std::integral_constant<int, kGdnSolvedPart>{});
   if (tid < 2 * kRows / 4)
     ptx::copy_async_16(&to.decays[0][0] + tid * 4, chunks.decays + item * 2 * kRows + tid * 4, true);
-  const int channels = 2 * a.key_heads * DK + a.value_heads * a.dv;
+  const int channels = 2 * a.key_heads * DK + a.value_heads * a.dv, at = tid % 8 * 4;
+  const float* v = a.conv + 2 * a.key_heads * DK + head * a.dv + part * kGdnColumns + at;
 #pragma unroll
-  for (int i = tid; i < kRows * kGdnColumns / 4; i += kThreads) {
-    const int row = i / (kGdnColumns / 4), at = i % (kGdnColumns / 4) * 4;
+  for (int row = tid / 8, i = 0; i < kRows * 8 / kThreads; row += kThreads / 8, ++i) {
     const bool ok = first + row < s.q_len;
-    ptx::copy_async_16(&to.v[row][at],
-                       a.conv + int64_t{s.first_row + (ok ? first + row : 0)} * channels + 2 * a.key_heads * DK +
-                           head * a.dv + part * kGdnColumns + at,
-                       ok);
+    ptx::copy_async_16(&to.v[row][at], v + int64_t{s.first_row + (ok ? first + row : 0)} * channels, ok);
   }
   ptx::copy_async_commit();
 }

@@ -16,9 +16,8 @@ __device__ __forceinline__ Halves halves_of(float x) {
 
 // Two neighbours of a row, the first in the lower half of a word.
 __device__ __forceinline__ void split_pair(float x, float y, uint32_t& high, uint32_t& low) {
-  const Halves a = halves_of(x), b = halves_of(y);
-  high = a.high | uint32_t{b.high} << 16;
-  low = a.low | uint32_t{b.low} << 16;
+  high = ptx::pack_bf16(x, y);
+  low = ptx::pack_bf16(x - __uint_as_float(high << 16), y - __uint_as_float(high & 0xFFFF0000u));
 }
 
 // Left operand [16 x 16], out of two neighbouring tiles [16 x 8] as a product leaves them: what stands in a column of
