@@ -27,35 +27,52 @@ struct Shared {
   float4 u[2][kTiles][32];  // [column group][tile][lane]
 };
 
+// What a thread copies of a chunk; with every fetch it moves on to the next.
 template <int DK, bool PAIRS>
-__device__ __forceinline__ void fetch(const GdnRecurrent& a, const GdnChunks& chunks, const DeviceSequence& s,
-                                      Stage<DK>& to, int slot, int head, int part, int first) {
-  const int tid = static_cast<int>(threadIdx.x), key_head = head / (a.value_heads / a.key_heads);
-  const int64_t item = int64_t{slot} * a.value_heads + head;
-  const uint16_t* keys = chunks.keys + (int64_t{slot} * a.key_heads + key_head) * 4 * gdn_key_part(DK);
-  const uint16_t* solved = chunks.solved + item * 4 * kGdnSolvedPart;
-  // Of pairs both parts, else the first and the third: the high parts.
-  const auto copy = [&](uint16_t* into, const uint16_t* from, auto part) {
-    constexpr int kPieces = decltype(part)::value / 8;  // of 16 bytes
-#pragma unroll
-    for (int i = 0; i < (PAIRS ? 4 : 2) * kPieces / kThreads; ++i) {
-      const int piece = i * kThreads + tid, at = (PAIRS ? piece : piece + piece / kPieces * kPieces) * 8;
-      ptx::copy_async_16(into + at, from + at, true);
-    }
-  };
-  copy(to.keys, keys, std::integral_constant<int, gdn_key_part(DK)>{});
-  copy(to.solved, solved, std::integral_constant<int, kGdnSolvedPart>{});
-  if (tid < 2 * kRows / 4)
-    ptx::copy_async_16(&to.decays[0][0] + tid * 4, chunks.decays + item * 2 * kRows + tid * 4, true);
-  const int channels = 2 * a.key_heads * DK + a.value_heads * a.dv, at = tid % 8 * 4;
-  const float* v = a.conv + 2 * a.key_heads * DK + head * a.dv + part * kGdnColumns + at;
-#pragma unroll
-  for (int row = tid / 8, i = 0; i < kRows * 8 / kThreads; row += kThreads / 8, ++i) {
-    const bool ok = first + row < s.q_len;
-    ptx::copy_async_16(&to.v[row][at], v + int64_t{s.first_row + (ok ? first + row : 0)} * channels, ok);
+struct Source {
+  const uint16_t *keys, *solved;
+  const float *decays, *v;
+  int rows;  // of the sequence, from this thread's first row of v on
+
+  __device__ __forceinline__ Source(const GdnRecurrent& a, const GdnChunks& chunks, const DeviceSequence& s, int head,
+                                    int part, int channels) {
+    const int tid = static_cast<int>(threadIdx.x), row = tid / 8, key_head = head / (a.value_heads / a.key_heads);
+    const int64_t slot = gdn_first_chunk(s.first_row), item = slot * a.value_heads + head;
+    keys = chunks.keys + (slot * a.key_heads + key_head) * 4 * gdn_key_part(DK) + tid * 8;
+    solved = chunks.solved + item * 4 * kGdnSolvedPart + tid * 8;
+    decays = chunks.decays + item * 2 * kRows + tid * 4;
+    v = a.conv + int64_t{s.first_row + row} * channels + 2 * a.key_heads * DK + head * a.dv + part * kGdnColumns +
+        tid % 8 * 4;
+    rows = s.q_len - row;
   }
-  ptx::copy_async_commit();
-}
+
+  // Of pairs both parts, else the first and the third of four: the high parts.
+  template <int PART>
+  static __device__ __forceinline__ void copy(uint16_t* to, const uint16_t* from) {
+#pragma unroll
+    for (int part = 0; part < 4; part += PAIRS ? 1 : 2)
+#pragma unroll
+      for (int at = part * PART; at < (part + 1) * PART; at += kThreads * 8)
+        ptx::copy_async_16(to + static_cast<int>(threadIdx.x) * 8 + at, from + at, true);
+  }
+  __device__ __forceinline__ void fetch(const GdnRecurrent& a, Stage<DK>& to, int channels) {
+    const int tid = static_cast<int>(threadIdx.x);
+    copy<gdn_key_part(DK)>(to.keys, keys);
+    copy<kGdnSolvedPart>(to.solved, solved);
+    if (tid < 2 * kRows / 4) ptx::copy_async_16(&to.decays[0][0] + tid * 4, decays, true);
+#pragma unroll
+    for (int i = 0; i < kRows; i += kThreads / 8) {
+      const bool ok = i < rows;
+      ptx::copy_async_16(&to.v[tid / 8 + i][tid % 8 * 4], ok ? v + int64_t{i} * channels : a.conv, ok);
+    }
+    ptx::copy_async_commit();
+    keys += int64_t{a.key_heads} * 4 * gdn_key_part(DK);
+    solved += int64_t{a.value_heads} * 4 * kGdnSolvedPart;
+    decays += int64_t{a.value_heads} * 2 * kRows;
+    v += int64_t{kRows} * channels;
+    rows -= kRows;
+  }
+};
 
 // sum[16 columns x 32 rows] += state [16 x DK] times k^T or q^T. `keys`: its high part, the low part follows.
 template <int DK, bool PAIRS>
@@ -137,8 +154,9 @@ __global__ __launch_bounds__(kThreads) void gdn_chunk_scan_kernel(GdnRecurrent a
   const DeviceSequence s = a.sequence[blockIdx.z];
   if (s.q_len < chunks.least) return;
   const int channels = 2 * a.key_heads * DK + a.value_heads * a.dv;
-  const int count = gdn_chunk_count(s.q_len), slot = gdn_first_chunk(s.first_row);
-  fetch<DK, PAIRS>(a, chunks, s, shared.stage[0], slot, head, part, 0);
+  const int count = gdn_chunk_count(s.q_len);
+  Source<DK, PAIRS> source(a, chunks, s, head, part, channels);
+  source.fetch(a, shared.stage[0], channels);
   const int64_t all = int64_t{a.value_heads} * DK * a.dv, at = (int64_t{head} * DK + pair) * a.dv + column;
   float state[DK / 8][4];
 #pragma unroll
@@ -153,11 +171,10 @@ __global__ __launch_bounds__(kThreads) void gdn_chunk_scan_kernel(GdnRecurrent a
   for (int c = 0; c < count; ++c) {
     ptx::copy_async_wait<0>();
     __syncthreads();  // this chunk is there for all, and the one before is read by all
-    if (c + 1 < count)
-      fetch<DK, PAIRS>(a, chunks, s, shared.stage[(c + 1) % 2], slot + c + 1, head, part, (c + 1) * kRows);
     const Stage<DK>& in = shared.stage[c % 2];
     float read[kTiles][4] = {};
     multiply_state<DK, PAIRS>(read, state, in.keys + (reads_q ? 2 : 0) * gdn_key_part(DK), lane);
+    if (c + 1 < count) source.fetch(a, shared.stage[(c + 1) % 2], channels);
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
 #pragma unroll
