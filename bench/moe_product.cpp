@@ -14,6 +14,7 @@
 
 #include "base/error.h"
 #include "ops/cuda/moe_tiles_scratch.h"
+#include "ops/cuda/moe_wide.h"
 #include "ops/cuda/wgmma_tiles.h"
 #include "probe.h"
 #include "tensor/dtype.h"
@@ -50,10 +51,11 @@ struct Engine {
 std::vector<Engine> engines([[maybe_unused]] const Device& device) {
   std::vector<Engine> all;
 #if METTLE_CUDA
-  for (const Tactic& t : cuda::tile_tactics(device)) {
-    const auto engine = static_cast<cuda::TileEngine>(t.variant);
-    all.push_back({engine == cuda::TileEngine::kWgmma ? "wgmma" : "mma", engine,
-                   engine == cuda::TileEngine::kWgmma ? cuda::wgmma_tiles : cuda::mma_tiles});
+  using cuda::TileEngine;
+  all.push_back({"mma", TileEngine::kMma, cuda::mma_tiles});
+  if (device.sm == 90 && cuda::wgmma_built()) {
+    all.push_back({"wgmma", TileEngine::kWgmma, cuda::wgmma_tiles});
+    all.push_back({"wide", TileEngine::kWide, cuda::moe_wide});
   }
 #endif
   return all;

@@ -94,7 +94,7 @@ TEST(CudaProducts, WgmmaIsATacticOfSm90Alone) {
   EXPECT_EQ(cuda::tile_tactics(gpu(90)).back().name, cuda::wgmma_built() ? "wgmma" : "mma");
 }
 
-TEST(CudaProducts, StreamIsATacticOfNvfp4ExpertsAlone) {
+TEST(CudaProducts, StreamAndWideAreTacticsOfNvfp4ExpertsAlone) {
   const auto names = [](WeightFormat format, int sm) {
     MoeProblem p = moe();
     p.format = format;
@@ -103,13 +103,30 @@ TEST(CudaProducts, StreamIsATacticOfNvfp4ExpertsAlone) {
     return out;
   };
   EXPECT_EQ(names(WeightFormat::kNvfp4, 80), (std::vector<std::string>{"mma", "stream"}));
-  EXPECT_EQ(names(WeightFormat::kNvfp4, 90).back(), "stream");
+  const auto on_90 = names(WeightFormat::kNvfp4, 90);
+  EXPECT_NE(std::find(on_90.begin(), on_90.end(), "stream"), on_90.end());
+  // wide is code for 90a: there where wgmma is.
+  EXPECT_EQ(std::count(on_90.begin(), on_90.end(), "wide"), std::count(on_90.begin(), on_90.end(), "wgmma"));
+  EXPECT_EQ(names(WeightFormat::kNvfp4, 120), (std::vector<std::string>{"mma", "stream"}));
   EXPECT_EQ(names(WeightFormat::kBf16, 80), (std::vector<std::string>{"mma"}));
   // Groups of 8 rows as long as an expert gets about four, of 16 beyond.
   MoeProblem p = moe();
   p.experts = 256, p.top_k = 8;
   for (const int rows : {1, 32, 64, 128, 159}) EXPECT_EQ(cuda::moe_block_rows(p, rows, cuda::TileEngine::kStream), 8);
   for (const int rows : {160, 256, 2048}) EXPECT_EQ(cuda::moe_block_rows(p, rows, cuda::TileEngine::kStream), 16);
+  // As wide an instruction as leaves few experts with a second group.
+  for (const auto& [rows, block] : {std::pair{1, 16},
+                                    {256, 16},
+                                    {383, 16},
+                                    {384, 32},
+                                    {799, 32},
+                                    {800, 64},
+                                    {1599, 64},
+                                    {1600, 96},
+                                    {2048, 96},
+                                    {2592, 128},
+                                    {8192, 128}})
+    EXPECT_EQ(cuda::moe_block_rows(p, rows, cuda::TileEngine::kWide), block) << rows;
 }
 
 // A launch covers moe_most_groups() groups, whatever the routing.
@@ -117,7 +134,7 @@ TEST(CudaProducts, NoRoutingMakesMoreGroupsThanALaunchCovers) {
   std::mt19937 random(1);
   for (const int experts : {1, 3, 16, 256})
     for (const int rows : {1, 2, 31, 32, 33, 500})
-      for (const int block : {8, 16, 32, 64, 256})
+      for (const int block : {8, 16, 32, 64, 96, 256})
         for (int skew = 0; skew < 3; ++skew) {
           MoeProblem p = moe();
           p.experts = experts, p.top_k = std::min(experts, 8);

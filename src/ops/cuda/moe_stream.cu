@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "ops/cuda/device/load_l2.cuh"
 #include "ops/cuda/device/moe_route.cuh"
 #include "ops/cuda/device/weight_stream.cuh"
 #include "ops/cuda/launch.h"
@@ -34,19 +35,6 @@ struct Item {
   int units = 0;                       // that are there; 0: no item
   int tile = 0, first = 0, count = 0;  // first tile row, position, rows
 };
-
-// Past L1, in order with ptx::wait(): the second product reads the groups before it waits.
-__device__ __forceinline__ int32_t load_l2(const int32_t* p) {
-  int32_t v;
-  asm volatile("ld.global.cg.s32 %0,[%1];" : "=r"(v) : "l"(p) : "memory");
-  return v;
-}
-template <class T>
-__device__ __forceinline__ const T* load_l2(const T* const* p) {
-  uint64_t v;
-  asm volatile("ld.global.cg.u64 %0,[%1];" : "=l"(v) : "l"(p) : "memory");
-  return reinterpret_cast<const T*>(v);
-}
 
 template <int UNIT_BYTES>
 __device__ __forceinline__ Item item_at(const StreamArgs& a, uint32_t number) {

@@ -9,11 +9,13 @@
 namespace mettle {
 namespace {
 
-// Experts of other formats are not written for `stream`.
+// Experts of other formats are not written for `stream` and `wide`.
 std::vector<Tactic> tactics(const MoeProblem& p, const Device& device) {
   std::vector<Tactic> all = cuda::tile_tactics(device);
-  if (p.format == WeightFormat::kNvfp4)
-    all.push_back({.name = "stream", .variant = static_cast<int>(cuda::TileEngine::kStream)});
+  if (p.format != WeightFormat::kNvfp4) return all;
+  all.push_back({.name = "stream", .variant = static_cast<int>(cuda::TileEngine::kStream)});
+  if (device.sm == 90 && cuda::wgmma_built())
+    all.push_back({.name = "wide", .variant = static_cast<int>(cuda::TileEngine::kWide)});
   return all;
 }
 

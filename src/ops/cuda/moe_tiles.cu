@@ -9,6 +9,7 @@
 #include "ops/cuda/mma_tiles.h"
 #include "ops/cuda/moe_combine.h"
 #include "ops/cuda/moe_tiles_scratch.h"
+#include "ops/cuda/moe_wide.h"
 #include "ops/cuda/product.h"
 #include "ops/cuda/wgmma_tiles.h"
 
@@ -138,6 +139,7 @@ void run_pass(const MoeArgs& args, int first, int rows, TileEngine engine, CUstr
 
   RowGroups groups = {s.groups, s.group_count, moe_most_groups(p, rows, block_rows), s.row_of};
   const auto products = engine == TileEngine::kStream  ? moe_stream
+                        : engine == TileEngine::kWide  ? moe_wide
                         : engine == TileEngine::kWgmma ? wgmma_tiles
                                                        : mma_tiles;
   products({.weight = view_of(w.experts.front().gate_up),
