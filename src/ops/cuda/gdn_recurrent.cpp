@@ -72,15 +72,15 @@ GdnRecurrent gdn_call(reference::Carver& carver, const GdnArgs& a) {
 
 namespace {
 
-// Variants: how many rows of a longer sequence are taken at a time, and the kernel of decode.
-constexpr int kOneRow = 1, kFourRows = 4, kRing = 8;
+// Variants: how many rows of a longer sequence are taken at a time, and how projections of some rows are.
+constexpr int kOneRow = 1, kFourRows = 4, kPasses = 8;
 
 #if METTLE_CUDA
 void run(const Tactic& tactic, const GdnArgs& a, Stream& stream) {
   reference::Carver carver(a.ws);
   cuda::GdnRecurrent s = cuda::gdn_call(carver, a);
   s.four_rows = (tactic.variant & kFourRows) != 0;
-  s.ring = (tactic.variant & kRing) != 0;
+  s.passes = (tactic.variant & kPasses) != 0;
   cuda::gdn_recurrent(s, *a.weights, a.x.as<uint16_t>(), a.partial.as<float>(), stream.cuda);
 }
 #endif
@@ -95,13 +95,10 @@ const Backend<GdnOp> gdn_cuda_recurrent = {
     .kind = DeviceKind::kCuda,
     .supports = cuda::gdn_supports,
     .tactics =
-        [](const GdnProblem& p, const Device& device) {
-          std::vector<Tactic> all;
-          if ((p.dv == 64 || p.dv == 128) && device.shared_per_block >= cuda::kGdnRingShared)
-            all.push_back({.name = "ring", .variant = kFourRows | kRing});
-          all.push_back({.name = "four_rows", .variant = kFourRows});
-          all.push_back({.name = "one_row", .variant = kOneRow});
-          return all;
+        [](const GdnProblem&, const Device&) {
+          return std::vector<Tactic>{{.name = "passes", .variant = kFourRows | kPasses},
+                                     {.name = "four_rows", .variant = kFourRows},
+                                     {.name = "one_row", .variant = kOneRow}};
         },
     .workspace =
         [](const Tactic&, const GdnProblem& p, int rows, int) {

@@ -41,7 +41,7 @@ void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint1
   const auto on = static_cast<cudaStream_t>(stream);
   gdn_project(a, weights, x, stream);
   if (gdn_decodes(a)) {
-    a.ring ? gdn_decode_ring(a, stream) : gdn_decode(a, stream);
+    gdn_decode(a, stream);
   } else {
     const int units = gdn_conv_units(a), parts = (units + kGdnConvWarps - 1) / kGdnConvWarps;
     launch({.grid = dim3(static_cast<unsigned>(a.rows), static_cast<unsigned>(parts)),
@@ -57,7 +57,8 @@ void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint1
     const int64_t blocks = (int64_t{a.rows} * a.value_heads + 7) / 8;
     launch({.grid = dim3(static_cast<unsigned>(blocks)), .block = dim3(256), .stream = on}, gdn_norm_kernel, a);
   }
-  if (!gdn_output_tiles(a, weights, partial, stream)) product(weights.out, a.core, a.rows, partial, on);
+  const bool passes = a.passes && a.rows <= kGdnPassRows;
+  if (passes || !gdn_output_tiles(a, weights, partial, stream)) product(weights.out, a.core, a.rows, partial, on);
 }
 
 }  // namespace mettle::cuda

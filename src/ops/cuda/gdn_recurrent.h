@@ -3,7 +3,6 @@
 // lies between (a block owns a whole value head), output. Longer sequences: convolution, the delta rule (a block owns
 // 32 columns of a head) and norm stand by themselves.
 #pragma once
-#include <cstddef>
 #include <cstdint>
 #include <limits>
 
@@ -22,13 +21,13 @@ inline constexpr int kGdnColumns = 32;       // of a value head, that one group 
 inline constexpr int kGdnFewRows = 16;       // of a step, that one pass over the weights takes without shared memory
 inline constexpr int kGdnOutputSplits = 8;   // of the output product along k, at most
 inline constexpr int kGdnOutputParts = 512;  // rows of partial times splits
-inline constexpr size_t kGdnRingShared = 84 * 1024;  // bytes of shared memory of a block of gdn_decode_ring
+inline constexpr int kGdnPassRows = 64;      // of a step, that passes of 32 rows may take that way
 
 struct GdnRecurrent {
   int rows = 0, sequences = 0;  // padding included
   int most_q = 1;
   bool four_rows = false;                         // of longer sequences, four rows at a time
-  bool ring = false;                              // decode by gdn_decode_ring
+  bool passes = false;                            // 17 to kGdnPassRows rows: products without shared memory
   int longest = std::numeric_limits<int>::max();  // `four_rows` leaves alone sequences of more rows
   int key_heads = 0, value_heads = 0, dk = 0, dv = 0;
   float eps = 0, q_scale = 0;
@@ -64,7 +63,6 @@ void gdn_clear(const GdnRecurrent& a, void* stream);  // the tickets alone
 // The recurrence: for one row of every sequence, from the projections to the core; of longer ones, a row or four rows
 // at a time, into `read`.
 void gdn_decode(const GdnRecurrent& a, void* stream);
-void gdn_decode_ring(const GdnRecurrent& a, void* stream);
 void gdn_one_row(const GdnRecurrent& a, void* stream);
 void gdn_four_rows(const GdnRecurrent& a, void* stream);
 

@@ -1,7 +1,7 @@
-// linear on tensor cores for few rows: 1..16 in one pass over the weights; more rows take more passes, side by side in
-// one launch. mma.m16n8k16 with the weights as the 16-row operand. Weights NVFP4 (W4A16), FP8 or BF16 in p64 layout,
-// x bf16, y float32. Sums: float32, k in the order of units per warp, warps in fixed order: deterministic, a row does
-// not depend on others.
+// linear on tensor cores for few rows: 1..16, of wide matrices 1..32, in one pass over the weights; more rows take more
+// passes, side by side in one launch. mma.m16n8k16 with the weights as the 16-row operand. Weights NVFP4 (W4A16), FP8
+// or BF16 in p64 layout, x bf16, y float32. Sums: float32, k in the order of units per warp, warps in fixed order:
+// deterministic, a row does not depend on others.
 #pragma once
 #include <cstdint>
 

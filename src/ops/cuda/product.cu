@@ -9,8 +9,7 @@
 namespace mettle::cuda {
 namespace {
 
-constexpr int kFewRowsInOnePass = 16;
-constexpr int kMmaRows = 32;      // more are for wgmma where there is one: its blocks take 64 rows
+constexpr int kFewRowsInOnePass = 32;
 constexpr int kNarrowRows = 256;  // of a narrow matrix that passes of few rows take
 
 int attribute(cudaDeviceAttr which) {
@@ -54,7 +53,7 @@ void product(const PackedMatrix& w, const uint16_t* x, int rows, float* y, CUstr
   const bool narrow = rows <= kNarrowRows && 2 * tiles < attribute(cudaDevAttrMultiProcessorCount);
   if (rows <= kFewRowsInOnePass || narrow)
     return linear_mma({.weight = view, .x = x, .y = y, .rows = rows, .stream = stream});
-  const bool wgmma = rows > kMmaRows && wgmma_built() && attribute(cudaDevAttrComputeCapabilityMajor) == 9;
+  const bool wgmma = wgmma_built() && attribute(cudaDevAttrComputeCapabilityMajor) == 9;
   const TileEngine engine = wgmma ? TileEngine::kWgmma : TileEngine::kMma;
   (wgmma ? wgmma_tiles : mma_tiles)({.weight = view,
                                      .x = x,

@@ -10,8 +10,8 @@
 namespace mettle::cuda {
 
 template <class W, int NT, int SPLIT, bool MANY>
-__global__ __launch_bounds__(256, NT == 1 && !MANY ? 3 : 2) void linear_mma_kernel(P64View w, const uint16_t* x,
-                                                                                   float* y, int rows) {
+__global__ __launch_bounds__(256, p64::stream_blocks(NT, MANY)) void linear_mma_kernel(P64View w, const uint16_t* x,
+                                                                                       float* y, int rows) {
   constexpr int kTileRows = 8 / SPLIT;
   __shared__ float4 partial[8][NT][32];
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
@@ -75,12 +75,17 @@ void launch_linear_mma(const LinearMmaArgs& a) {
   go(std::integral_constant<int, 1>{});
 }
 
+// Passes of 32 rows decode a weight half as often as passes of 16; a narrow matrix has too few blocks for them.
+constexpr int kWideTiles = 128;
+
 template <class W>
 void run_linear_mma(const LinearMmaArgs& a) {
   if (a.rows <= 8)
     launch_linear_mma<W, 1>(a);
-  else
+  else if (a.rows <= 16 || a.weight.tiles * ((a.rows + 31) / 32) < kWideTiles)
     launch_linear_mma<W, 2>(a);
+  else
+    launch_linear_mma<W, 4>(a);
 }
 
 }  // namespace mettle::cuda

@@ -8,6 +8,7 @@
 //   kOut            factor that turns an accumulator into the value
 #pragma once
 #include "ops/cuda/device/p64.cuh"
+#include "ops/cuda/device/prefetch.cuh"
 #include "ops/cuda/device/ptx.cuh"
 
 namespace mettle::p64 {
@@ -128,13 +129,17 @@ __device__ __forceinline__ void multiply_unit(float (*c)[4], const typename W::U
 
 // The units first, first + step, ... of one tile row. MANY: more than one per warp, then the next unit's loads are in
 // flight while this one is multiplied (twice the registers). Weights do not depend on the kernel before this one,
-// activations do: `early` waits for it only after the first weights are under way.
+// activations do: `early` waits for it only after the first weights are under way, to registers, and those behind them
+// to L2.
 template <class W, int NT, bool MANY, int ASK = 1>
 __device__ __forceinline__ void stream_tile_row(float (*c)[4], const uint8_t* weights, int units, int first, int step,
                                                 int k_end, const uint16_t* const* row, const bool* ok, int lane,
                                                 bool active, bool early) {
   typename W::Unit now;
   W::load(now, weights + int64_t{first} * W::kBytes, lane, active && first < units);
+  if (MANY && early && active && first + step < units)
+    for (int at = lane * 128; at < W::kBytes; at += 32 * 128)
+      ptx::prefetch_l2(weights + int64_t{first + step} * W::kBytes + at);
   if (early) ptx::wait();
   if constexpr (!MANY) {
     if (first < units) multiply_unit<W, NT, ASK>(c, now, first, k_end, row, ok, lane);
@@ -147,5 +152,8 @@ __device__ __forceinline__ void stream_tile_row(float (*c)[4], const uint8_t* we
     }
   }
 }
+
+// Blocks of eight warps of that kind on a multiprocessor, as their registers allow.
+constexpr int stream_blocks(int nt, bool many) { return nt == 1 && !many ? 3 : nt == 4 && many ? 1 : 2; }
 
 }  // namespace mettle::p64
