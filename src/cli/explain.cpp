@@ -50,6 +50,18 @@ Verdict verdict_of(const Explanation& e, std::string_view op, const std::string&
   return missing == e.entries.end() ? Verdict{} : missing->verdict;
 }
 
+// Ours that this device or this model's shapes rule out, whatever is built: nothing to advise.
+std::vector<std::string> ruled_out(const Explanation& e, std::string_view op) {
+  std::vector<std::string> names;
+  for (const std::string& name : backend_names(op, e.device.kind)) {
+    const VerdictCode code = verdict_of(e, op, name).code;
+    if (code == VerdictCode::kWrongSm || code == VerdictCode::kSmemTooSmall || code == VerdictCode::kShapeUnsupported ||
+        code == VerdictCode::kFormatUnsupported || code == VerdictCode::kSemanticsDiffer)
+      names.push_back(name);
+  }
+  return names;
+}
+
 void add_words(Explanation& e) {
   for (const BackendFlag& flag : backend_flags()) {
     const bool used = std::any_of(e.entries.begin(), e.entries.end(), [&](const auto& x) { return x.op == flag.op; });
@@ -58,7 +70,10 @@ void add_words(Explanation& e) {
       if (name.op != flag.op) continue;
       Naming naming = translate(name, e.device);
       ForeignWord word{&name, flag.name, naming.backend, std::move(naming.verdict)};
-      if (word.verdict.ok()) word.verdict = verdict_of(e, name.op, word.backend);
+      if (word.verdict.ok())
+        word.verdict = verdict_of(e, name.op, word.backend);
+      else
+        word.verdict.remedy = what_instead(name.op, e.device.kind, ruled_out(e, name.op));
       e.words.push_back(std::move(word));
     }
   }
@@ -70,6 +85,12 @@ void add_candidates(Explanation& e, std::span<const AnyProblem> problems) {
   for (const AnyProblem& problem : problems) {
     if (!seen.insert(text_of(problem)).second) continue;
     for (ProofEntry& entry : list_candidates(problem, e.device, candidates)) e.entries.push_back(std::move(entry));
+    for (const ForeignName& name : planned_backends()) {  // of a GPU, all of them
+      if (e.device.kind != DeviceKind::kCuda || name.op != op_name_of(problem)) continue;
+      ProofEntry entry{.op = std::string(name.op), .backend = std::string(name.word), .problem = text_of(problem)};
+      entry.verdict = translate(name, e.device).verdict;
+      e.entries.push_back(std::move(entry));
+    }
   }
 }
 

@@ -89,6 +89,19 @@ constexpr ForeignName kTable[] = {
     {"gdn", "flashinfer", kSglang, "chunked prefill on wgmma or tcgen05", k90 | k10x, kNotBuilt},
 };
 
+// Backends of ours that have a name, a method and a place, and no code yet.
+constexpr std::string_view kPlanned = "planned";
+constexpr ForeignName kPlannedTable[] = {
+    {"moe", "fused_small", kPlanned, "few rows: routing, both products and the combination in one persistent kernel",
+     k90 | kBlackwell, kNotBuilt},
+    {"moe", "w4a4_mma", kPlanned, "block-scaled FP4 mma.sync, FP4 activations", k12x, kNotBuilt},
+    {"moe", "dequant_gemm", kPlanned, "experts dequantised a chunk at a time, then a library's grouped product", kGpus,
+     kNotBuilt},
+    {"moe", "jit", kPlanned, "compiled at first use for exactly this device and shape", kGpus, kNotBuilt},
+    {"linear", "cublaslt", kPlanned, "cuBLASLt's block-scaled product, FP4 activations", kBlackwell, kNotBuilt},
+    {"linear", "cudnn", kPlanned, "cuDNN's block-scaled product, FP4 activations", kBlackwell, kNotBuilt},
+};
+
 std::string plain(std::string_view word) {
   std::string out(word);
   for (char& c : out) c = c == '-' ? '_' : static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
@@ -133,26 +146,34 @@ std::vector<std::string> names_of(std::string_view op, const DeviceKind* kind) {
   return names;
 }
 
-std::string what_instead(std::string_view op, DeviceKind kind) {
-  std::vector<std::string> names = backend_names(op, kind);
-  std::erase(names, "reference");
-  return fmt::format("use {} or {}", fmt::join(names, ", "), "auto");
-}
-
 }  // namespace
 
 std::span<const ForeignName> foreign_names() { return kTable; }
+std::span<const ForeignName> planned_backends() { return kPlannedTable; }
 
 const ForeignName* find_foreign_name(std::string_view op, std::string_view word) {
   const std::string wanted = plain(word);
-  for (const ForeignName& row : kTable)
-    if (row.op == op && row.word == wanted) return &row;
+  for (const std::span<const ForeignName> table : {foreign_names(), planned_backends()})
+    for (const ForeignName& row : table)
+      if (row.op == op && row.word == wanted) return &row;
   return nullptr;
+}
+
+std::string what_instead(std::string_view op, DeviceKind kind, const std::vector<std::string>& but) {
+  std::vector<std::string> names = backend_names(op, kind);
+  std::erase_if(names, [&](const std::string& n) {
+    return n == "reference" || std::find(but.begin(), but.end(), n) != but.end();
+  });
+  return fmt::format("use {}{}auto", fmt::join(names, ", "), names.empty() ? "" : " or ");
 }
 
 Naming translate(const ForeignName& name, const Device& device) {
   const bool gpu = device.kind == DeviceKind::kCuda;
   const std::string remedy = what_instead(name.op, device.kind), needed = places(name.where);
+  if (name.engines == kPlanned && exists_on(name.where, device))
+    return {refuse(kNotBuilt, "no code", std::string(name.method),
+                   fmt::format("{} is planned and not written yet: {}", name.word, name.method), remedy),
+            "", ""};
   if (!exists_on(name.where, device))
     return {refuse(kWrongSm, device.name, needed,
                    fmt::format("{} stands for {}; that exists for {} alone", name.word, name.method, needed), remedy),

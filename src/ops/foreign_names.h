@@ -23,7 +23,10 @@ struct ForeignName {
 };
 std::span<const ForeignName> foreign_names();
 
-// By op and word; "FLASH_ATTN" and "flash-attn" are flash_attn. Null for an unknown word.
+// Backends of ours that are planned and have no code: a name that exists later means the same.
+std::span<const ForeignName> planned_backends();
+
+// By op and word, of both tables; "FLASH_ATTN" and "flash-attn" are flash_attn. Null for an unknown word.
 const ForeignName* find_foreign_name(std::string_view op, std::string_view word);
 
 struct Naming {
@@ -36,5 +39,7 @@ Naming translate(const ForeignName& name, const Device& device);
 // Our own names of an op for a kind of device, as its list has them; both kinds without one.
 std::vector<std::string> backend_names(std::string_view op);
 std::vector<std::string> backend_names(std::string_view op, DeviceKind kind);
+// "use cpu_gemv, cpu_gemm or auto": ours but the plain one and these.
+std::string what_instead(std::string_view op, DeviceKind kind, const std::vector<std::string>& but = {});
 
 }  // namespace mettle

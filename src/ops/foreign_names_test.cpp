@@ -23,6 +23,30 @@ Naming on(const char* device, const char* op, const char* word) {
   return translate(*name, where == "cpu" ? Device{.isas = {Isa::kScalar}} : device_of_table(where).value());
 }
 
+TEST(ForeignNames, WhatIsPlannedIsNotBuiltWhereItWillRunAndWrongElsewhere) {
+  for (const ForeignName& row : planned_backends()) {
+    const std::string what = std::string(row.op) + " " + std::string(row.word);
+    EXPECT_THAT(backend_names(row.op), Not(Contains(std::string(row.word)))) << what << " has code: no plan any more";
+    EXPECT_EQ(find_foreign_name(row.op, row.word), &row) << what;
+    bool somewhere = false;
+    for (const DeviceFacts& f : device_table()) {
+      const Verdict v = translate(row, device_of_table(f.name).value()).verdict;
+      EXPECT_TRUE(v.code == VerdictCode::kNotBuilt || v.code == VerdictCode::kWrongSm) << what << " on " << f.name;
+      EXPECT_FALSE(v.have.empty() || v.need.empty() || v.sentence.empty() || v.remedy.empty()) << what;
+      somewhere = somewhere || v.code == VerdictCode::kNotBuilt;
+    }
+    EXPECT_TRUE(somewhere) << what;
+    EXPECT_EQ(on("cpu", row.op.data(), row.word.data()).verdict.code, VerdictCode::kWrongSm) << what;
+  }
+  EXPECT_EQ(on("sm120", "moe", "w4a4_mma").verdict.have, "no code");
+  EXPECT_EQ(on("sm90", "moe", "w4a4_mma").verdict.need, "sm120 or sm121");
+}
+
+TEST(ForeignNames, ARemedyNamesNoBackendThatIsRefusedItself) {
+  EXPECT_EQ(what_instead("moe", DeviceKind::kCuda, {"tiles"}), "use w4a16_mma or auto");
+  EXPECT_EQ(what_instead("attention", DeviceKind::kCuda, {"flash"}), "use auto");
+}
+
 TEST(ForeignNames, EveryRowNamesABackendThatExistsOrAReason) {
   std::set<std::string> seen;
   for (const ForeignName& row : foreign_names()) {

@@ -107,8 +107,8 @@ class Page {
         "<meta name=\"color-scheme\" content=\"light dark\">\n"
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         "<meta name=\"referrer\" content=\"no-referrer\">\n<title>Proofs: {}</title>\n<style>\n{}</style>\n</head>\n"
-        "<body>\n<main>\n",
-        html_text(title, 200), kReportStyle);
+        "<body>\n<main style=\"--buckets:{}\">\n",
+        html_text(title, 200), kReportStyle, kBuckets);
   }
 
   void summary() {

@@ -47,7 +47,7 @@ header.unwell h1 { color: var(--bad); }
 .tiles .refused b { color: var(--warn); }
 .problem { font: .8rem/1.45 ui-monospace, "SF Mono", Menlo, Consolas, monospace; overflow-wrap: anywhere; margin: 1.4rem 0 .4rem; }
 .bands { background: var(--card); border: 1px solid var(--line); border-radius: .6rem; padding: .4rem 1rem .8rem; }
-.band { display: grid; grid-template-columns: 15rem repeat(6, minmax(0, 1fr)); gap: 3px; align-items: stretch; padding-top: .45rem; }
+.band { display: grid; grid-template-columns: 15rem repeat(var(--buckets), minmax(0, 1fr)); gap: 3px; align-items: stretch; padding-top: .45rem; }
 .band.heads { color: var(--soft); font-size: .8rem; padding-top: .3rem; }
 .band a { color: inherit; text-decoration: none; font: .78rem/1.4 ui-monospace, Menlo, Consolas, monospace; overflow-wrap: anywhere; padding-right: 1rem; align-self: center; }
 .band a:hover { color: var(--accent); text-decoration: underline; }
@@ -114,7 +114,7 @@ tr.refused th, tr.refused td { opacity: .8; }
   .band i { display: inline-block; min-width: 6.2rem; opacity: .85; }
   table, tbody, tfoot { display: block; }
   thead { position: absolute; width: 1px; height: 1px; overflow: hidden; clip-path: inset(50%); }
-  tbody tr, tfoot tr { display: grid; grid-template-columns: repeat(6, minmax(0, 1fr)); padding: .55rem .6rem; border-top: 1px solid var(--line); }
+  tbody tr, tfoot tr { display: grid; grid-template-columns: repeat(var(--buckets), minmax(0, 1fr)); padding: .55rem .6rem; border-top: 1px solid var(--line); }
   tbody tr:first-child { border-top: 0; }
   tfoot tr { padding: .1rem .6rem .4rem; border-top: 0; }
   tfoot tr:first-child { border-top: 1px solid var(--line); padding-top: .5rem; }
@@ -123,7 +123,7 @@ tr.refused th, tr.refused td { opacity: .8; }
   tfoot .us { white-space: normal; margin-top: 0; }
   tfoot .us::before { display: none; }
   tbody th { grid-column: 1 / 4; }
-  .verdict { grid-column: 4 / 7; text-align: right; }
+  .verdict { grid-column: 4 / -1; text-align: right; }
   .us { text-align: center; padding: .25rem 0; margin-top: .35rem; font-size: .78rem; border-radius: .3rem; }
   .us::before { content: attr(data-rows); display: block; font-size: .68rem; color: var(--soft); font-weight: 400; }
 }

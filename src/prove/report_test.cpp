@@ -124,6 +124,14 @@ TEST(ReportHtml, HoldsTimesAgainstTheCeiling) {
     EXPECT_THAT(html, HasSubstr(part));
 }
 
+// Columns of row buckets: as many as there are, whatever the style was written for.
+TEST(ReportHtml, HasAColumnForEveryRowBucket) {
+  const std::string html = report_html(page_of({entry("linear", "cpu_gemm", "avx2", 0.5)}));
+  EXPECT_THAT(html, HasSubstr("<main style=\"--buckets:" + std::to_string(kRowBuckets.size()) + "\">"));
+  EXPECT_THAT(html, HasSubstr("15rem repeat(var(--buckets)"));
+  for (char digit = '0'; digit <= '9'; ++digit) EXPECT_THAT(html, Not(HasSubstr(std::string("repeat(") + digit)));
+}
+
 TEST(ReportChoices, AreThoseOfServing) {
   const LinearProblem problem{.in = 128, .out = 100, .format = WeightFormat::kNvfp4};
   ProofReport report;

@@ -253,7 +253,9 @@ void TuningStore::put(const TunedUnit& unit) {
 
 std::vector<TunedUnit> read_tuning(const std::string& path, const TuningIdentity& here) {
   std::error_code ec;
-  if (!std::filesystem::is_regular_file(path, ec)) fail(Code::kBadModel, fmt::format("{}: no such file", path));
+  if (!std::filesystem::is_regular_file(path, ec))
+    fail(Code::kBadModel,
+         fmt::format("{}: {}", path, std::filesystem::exists(path, ec) ? "is no file" : "no such file"));
   Tuning tuning = parse_tuning(path, read_file(path, kLargestFile));
   const TuningIdentity& id = tuning.identity;
   const auto same = [&](const char* what, const std::string& theirs, const std::string& ours) {

@@ -288,7 +288,8 @@ TEST_F(TuningFile, AnyDamageIsNamedAndOfTheKeptOneAMiss) {
   EXPECT_THAT(parsed(with_checksum(std::string(100'000, '['))), HasSubstr("nested deeper"));
   EXPECT_THAT(parsed(std::string(size_t{17} << 20, ' ')), HasSubstr("at most"));
   EXPECT_THAT(message_of([&] { read_tuning(folder_ / "none", here_); }), HasSubstr("no such file"));
-  EXPECT_THAT(message_of([&] { read_tuning(folder_.path(), here_); }), HasSubstr("no such file"));
+  EXPECT_THAT(message_of([&] { read_tuning(folder_.path(), here_); }), HasSubstr("is no file"));
+  EXPECT_THAT(message_of([&] { read_tuning("/dev/zero", here_); }), HasSubstr("is no file"));
 
   TuningStore store(folder_.path(), here_);
   store.put(unit_);

@@ -20,6 +20,7 @@ MODELS = {"qwen3_5_35b_a3b": {"attention", "embed", "gdn", "join", "linear", "mo
 GPUS = ["sm80", "sm86", "sm89", "sm90", "sm100", "sm103", "sm120", "sm121"]
 REFUSALS = {"WRONG_SM", "NOT_BUILT", "ISA_MISSING", "SMEM_TOO_SMALL", "SHAPE_UNSUPPORTED", "FORMAT_UNSUPPORTED",
             "SEMANTICS_DIFFER"}
+PLANNED = {"fused_small", "w4a4_mma", "dequant_gemm", "jit", "cublaslt", "cudnn"}
 VERDICT = ["verdict", "have", "need", "sentence", "remedy"]
 
 
@@ -89,7 +90,26 @@ class Explain(unittest.TestCase):
             for device, count in (("cpu", sum(not n.startswith("cuda_") for n in lines)),
                                   ("sm90", sum(n.startswith("cuda_") for n in lines))):
                 e = self.json(os.path.join(CONFIGS, "qwen3_5_35b_a3b"), "--device", device)
-                self.assertEqual(len({c["backend"] for c in e["candidates"] if c["op"] == op}), count, (op, device))
+                built = {c["backend"] for c in e["candidates"] if c["op"] == op} - PLANNED
+                self.assertEqual(len(built), count, (op, device))
+
+    def test_a_planned_backend_without_code_is_not_built(self):
+        config = os.path.join(CONFIGS, "qwen3_5_397b_a17b")
+        for device, verdict, have in (("sm120", "NOT_BUILT", "no code"), ("sm90", "WRONG_SM", "sm90")):
+            row, = (c for c in self.json(config, "--device", device)["candidates"] if c["backend"] == "w4a4_mma")
+            self.assertEqual((row["op"], row["verdict"], row["have"]), ("moe", verdict, have))
+            self.assertTrue(row["need"] and row["remedy"], row)
+        self.assertEqual({c["backend"] for c in self.json(config, "--device", "cpu")["candidates"]} & PLANNED, set())
+        r = subprocess.run([serving.PROGRAM, "run", "--moe-runner-backend", "w4a4_mma", "hi"], capture_output=True,
+                           text=True, timeout=600, env={**os.environ, "XDG_CACHE_HOME": self.folder.name})
+        self.assertEqual((r.returncode, r.stdout), (1, ""), r.stderr)
+        self.assertIn("w4a4_mma", r.stderr)
+
+    def test_a_remedy_names_no_backend_that_is_refused_itself(self):
+        e = self.json(os.path.join(CONFIGS, "qwen3_5_397b_a17b"), "--device", "sm120")
+        refused = {c["verdict"] for c in e["candidates"] if (c["op"], c["backend"]) == ("attention", "flash")}
+        word, = (w for w in e["words"] if (w["flag"], w["word"]) == ("--attention-backend", "fa4"))
+        self.assertEqual("flash" in word["remedy"], not refused & {"SMEM_TOO_SMALL", "SHAPE_UNSUPPORTED"}, word)
 
     def test_prebuilt_kernels_of_sm100_are_refused_on_sm120_with_a_remedy(self):
         config = os.path.join(CONFIGS, "qwen3_5_397b_a17b")
