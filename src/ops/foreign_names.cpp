@@ -92,8 +92,6 @@ constexpr ForeignName kTable[] = {
 // Backends of ours that have a name, a method and a place, and no code yet.
 constexpr std::string_view kPlanned = "planned";
 constexpr ForeignName kPlannedTable[] = {
-    {"moe", "fused_small", kPlanned, "few rows: routing, both products and the combination in one persistent kernel",
-     k90 | kBlackwell, kNotBuilt},
     {"moe", "w4a4_mma", kPlanned, "block-scaled FP4 mma.sync, FP4 activations", k12x, kNotBuilt},
     {"moe", "dequant_gemm", kPlanned, "experts dequantised a chunk at a time, then a library's grouped product", kGpus,
      kNotBuilt},
