@@ -37,7 +37,7 @@ int nvmlSystemGetNVMLVersion(char* out, unsigned size) { return say(out, size, "
 int nvmlSystemGetCudaDriverVersion_v2(int* version) { return *version = 13000, 0; }
 int nvmlDeviceGetCount_v2(unsigned* count) { return *count = mood("odd") ? 4000000000u : 2, 0; }
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void** device) {
-  if (mood("lost") && index == 1) return 15;
+  if (mood("lost") && index == (unsigned)number("FAKE_NVML_LOST", 1)) return 15;
   if (mood("slow")) usleep(500000);
   *device = (void*)(long)(index + 1);
   return 0;
@@ -111,6 +111,7 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void* d, unsigned* count, struct fak
   if (DEVICE(d) == 0 && number("FAKE_NVML_PID", 0) != 0) {
     list[0].pid = (unsigned)number("FAKE_NVML_PID", 0);
     list[0].bytes = 19ull << 30;
+    list[1].pid = 4243;  // of an earlier call; beyond what is counted
     *count = 1;
   }
   return 0;

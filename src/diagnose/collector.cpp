@@ -300,7 +300,8 @@ void Collector::marker(const Marker& m, const NeedleHit& hit, string_view clean,
       r.last_success.seq = seq_;
       break;
     case What::kStopping:
-      if (r.stopping.seq == 0 && !failed()) r.stopping = place(clean, head);
+      // What broke before it was ready stops it too, with the same words.
+      if (r.stopping.seq == 0 && !failed() && (r.ready.seq > 0 || r.unmatched.empty())) r.stopping = place(clean, head);
       break;
     case What::kStart:
       if (head.rank.empty() && (failed() || r.stopping.seq > 0)) start_run();

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
@@ -33,6 +34,31 @@ TEST(Diagnose, EverySignatureItsNearMissesAndTheCompoundLogs) {
   EXPECT_GE(t.cases, 83u * 3);
   EXPECT_EQ(t.right, t.cases);
   EXPECT_EQ(t.healthy_called_broken, 0u);
+}
+
+// What a row tells is the same when worker 3 of several says it, and then it is worker 3 that failed. Disputed classes
+// are never surer than low.
+TEST(Diagnose, EverySignatureNamesTheRankThatSaidIt) {
+  size_t rows = 0;
+  for (const Signature& s : table().signatures) {
+    const Example& example = s.examples[0];
+    if (example.cause != s.cause) continue;
+    ++rows;
+    std::string log;
+    for (size_t at = 0; at < example.log.size();) {
+      const size_t end = std::min(example.log.find('\n', at), example.log.size());
+      log += "(Worker_TP3 pid=7) " + example.log.substr(at, end - at) + "\n";
+      at = end + 1;
+    }
+    const Diagnosis d = of(log);
+    EXPECT_EQ(d.cause, s.cause) << s.id;
+    // These two name a rank of their own in the line.
+    EXPECT_EQ(d.rank, s.id == "S009" ? "0" : s.id == "G37" ? "1" : "3") << s.id;
+    if (table().classes.at(s.cause).disputed) {
+      EXPECT_EQ(d.confidence, Confidence::kLow) << s.id;
+    }
+  }
+  EXPECT_GE(rows, 130u);
 }
 
 TEST(Diagnose, WholeLogs) {
@@ -144,6 +170,36 @@ TEST(Diagnose, ExitMinusNineAgainstTheKernelLog) {
   EXPECT_EQ(of(log, options).cause, "UNKNOWN");
   options.dmesg = {folder.write("oom", "[99.000000] Out of memory: Killed process 7 (python3)\n")};
   EXPECT_EQ(of(log, options).confidence, Confidence::kHigh);
+}
+
+TEST(Diagnose, ARealKillAgainstTheKernelLogOfThatHour) {
+  const std::string logs = METTLE_SOURCE_DIR "/tests/data/logs/",
+                    all = read_file(logs + "real-llama-group-limit.log", 1 << 20);
+  const std::string until_killed = all.substr(0, all.find("bringup: memory of the control group"));
+  Options options;
+  options.exit_code = 137;
+  EXPECT_EQ(of(until_killed, options).cause, "UNKNOWN");
+  options.dmesg = {logs + "real-llama-group-limit.dmesg"};
+  const Diagnosis d = of(until_killed, options);
+  EXPECT_EQ(d.cause, "HOST_OOM");
+  EXPECT_EQ(d.confidence, Confidence::kHigh);
+  EXPECT_EQ(d.phase, "load");
+  EXPECT_THAT(d.evidence.at(0).text, HasSubstr("llama-server"));
+  EXPECT_THAT(d.evidence.at(0).file, HasSubstr(".dmesg"));
+}
+
+TEST(Diagnose, WordsOfAStopAfterAnErrorAreNoStop) {
+  const std::string start = "0.00.007.404 I srv    load_model: loading model 'm.gguf'\n",
+                    stop = "0.01.676.690 I srv    operator(): operator(): cleaning up before exit...\n",
+                    ready = "0.00.776.597 I srv  llama_server: listening on http://127.0.0.1:8080\n",
+                    answer = "0.00.834.312 I slot print_timing: id  0 | task 0 | prompt eval time =      12.24 ms\n",
+                    error = "0.01.676.635 E llama_model_load: error loading model: of a kind nobody has seen\n";
+  EXPECT_EQ(of(start + error + stop + "bringup: exit code: 1\n").cause, "UNKNOWN");
+  EXPECT_EQ(of(start + error + stop).evidence.at(0).line, 2u);
+  EXPECT_TRUE(of(start + ready + answer + stop).healthy());
+  EXPECT_EQ(of(start + ready + answer + stop).phase, "serving");
+  EXPECT_TRUE(of(start + ready + error + answer + stop).healthy());  // it went on answering
+  EXPECT_TRUE(of(start + stop).healthy());
 }
 
 TEST(Diagnose, ExitCodes) {

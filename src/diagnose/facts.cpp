@@ -53,7 +53,7 @@ bool in_answer(const Event& e) {
 
 bool error_line(const Event& e) {
   static const Pattern exception(
-      R"(^([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|NotFound)\b|[\w./-]+(\.py)?( \w+)?: (error:|--)))");
+      R"(^([A-Za-z_][\w.]*(Error|Exception|Interrupt|Exit|NotFound)\b|[\w./-]+(\.py)?( \w+)?: (error:|--)|  what\(\):))");
   static const Pattern said(R"((?i)\b(error|fatal|exception|failed|failure|cannot|could not|couldn't|unable)\b)");
   if (e.level == Level::kInfo || e.level == Level::kDebug || e.level == Level::kWarn) return false;
   const Head head = parse_head(e.place.line.text);

@@ -9,6 +9,7 @@
 #include "base/error.h"
 #include "base/file_map.h"
 #include "diagnose/diagnose.h"
+#include "diagnose/line_head.h"
 #include "diagnose/signatures.h"
 
 namespace mettle::diagnose {
@@ -27,6 +28,18 @@ Diagnosis of_text(const std::string& log) {
   Diagnoser d;
   d.read_text(log, "log");
   return d.finish();
+}
+
+// The line of a row's own example that the row speaks of.
+uint64_t line_of(const Signature& s, const std::string& log) {
+  uint64_t number = 0;
+  for (size_t at = 0; at < log.size(); ++number) {
+    const size_t end = std::min(log.find('\n', at), log.size());
+    const std::string_view line = std::string_view(log).substr(at, end - at);
+    if (s.pattern.search(s.generic ? parse_head(line).body : line)) return number + 1;
+    at = end + 1;
+  }
+  return 0;
 }
 
 void score(SelfTest& t, const std::string& name, const Expected& want, const Diagnosis& got) {
@@ -66,8 +79,10 @@ SelfTest test_signatures() {
     for (size_t i = 0; i < s.examples.size(); ++i) {
       const Example& example = s.examples[i];
       const Diagnosis got = of_text(example.log);
+      // An example whose answer is the row's class shows the row's line.
+      const uint64_t line = i == 0 && example.cause == s.cause ? line_of(s, example.log) : 0;
       score(t, fmt::format("{} {}", s.id, i == 0 ? "example" : fmt::format("near miss {}", i)),
-            {example.cause, {}, {}, {}}, got);
+            {example.cause, {}, {}, {}, line}, got);
     }
   for (const Compound& c : table().compounds) {
     Expected want{c.cause, c.rank, {}, c.confidence, c.line, true};

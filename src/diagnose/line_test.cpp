@@ -33,6 +33,10 @@ TEST(LineHead, RankTimeLevelAndBodyOfEveryServer) {
            Want{"Jan 12 10:00:00 node7 sglang[4100]: [2026-01-12 10:00:00 TP1] hello", "hello", "1", Level::kNone,
                 true},
            Want{"vllm-1  | (APIServer pid=1) INFO:     hello", "hello", "", Level::kInfo, false},
+           Want{"0.01.676.635 E llama_model_load: hello", "llama_model_load: hello", "", Level::kError, true},
+           Want{"75.59.000.001 I srv  hello", "srv  hello", "", Level::kInfo, true},
+           Want{"0.61.676.635 E hello", "0.61.676.635 E hello", "", Level::kNone, false},
+           Want{"8.34.208.123 - GET", "8.34.208.123 - GET", "", Level::kNone, false},  // an address
            Want{"3: hello", "hello", "3", Level::kNone, false},
            Want{"[81234.120000] Out of memory", "Out of memory", "", Level::kNone, true},
            Want{"error: out of memory", "error: out of memory", "", Level::kError, false},
@@ -77,6 +81,8 @@ TEST(LineTime, FormatsAndDistances) {
   EXPECT_FALSE(parse_time("2026-01-02 10:00:00.5").whole_seconds);
   EXPECT_EQ(parse_time("01/12/2026-10:00:00").ms, parse_time("2026-01-12 10:00:00").ms);
   EXPECT_EQ(parse_time("Jan  2 10:00:00").ms, parse_time("01-02 10:00:00").ms);
+  EXPECT_EQ(parse_time("2.03.456.789 I x").ms, 123'456);
+  EXPECT_EQ(parse_time("2.03.456.789 I x").clock, Clock::kStart);
   EXPECT_EQ(parse_time("10:00:00").ms, 36'000'000);
   EXPECT_EQ(parse_time("2026-01-02T10:00:00+02:00 x").length, 25u);
   for (const char* no :

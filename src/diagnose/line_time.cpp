@@ -14,6 +14,7 @@ class TimeParser {
 
   ParsedTime parse() {
     if (s_.size() < 8) return {};
+    if (const ParsedTime t = since_start(); t.length > 0) return t;
     if (!date()) return {};
     return clock();
   }
@@ -30,6 +31,27 @@ class TimeParser {
     return value;
   }
   bool is(size_t i, string_view any) const { return i < s_.size() && any.find(s_[i]) != string_view::npos; }
+
+  // Minutes, seconds, milliseconds, microseconds. Only before a level of one letter: it looks like an address.
+  ParsedTime since_start() {
+    size_t minutes = 0;
+    int64_t value = 0;
+    for (; digit_at(minutes) && minutes < 7; ++minutes) value = value * 10 + (s_[minutes] - '0');
+    at_ = minutes + 1;
+    std::optional<int> second, milli, micro;
+    const bool parted = minutes > 0 && is(minutes, ".") && (second = number(2)) && is(at_++, ".") &&
+                        (milli = number(3)) && is(at_++, ".") && (micro = number(3)) && is(at_, " ") &&
+                        is(at_ + 1, "DIWE") && is(at_ + 2, " ");
+    ParsedTime t;
+    if (parted && *second < 60) {
+      t.length = at_;
+      t.ms = (value * 60 + *second) * 1000 + *milli;
+      t.whole_seconds = false;
+      t.clock = Clock::kStart;
+    }
+    at_ = 0;
+    return t;
+  }
 
   // Leaves at_ at the clock. Without a date the day is 0.
   bool date() {

@@ -17,6 +17,7 @@ class SweepGpu : public testing::Test {
   ~SweepGpu() override {
     unsetenv("FAKE_NVML");
     unsetenv("FAKE_NVML_PID");
+    unsetenv("FAKE_NVML_LOST");
   }
   static std::vector<GpuState> read(const char* mood, std::string* why_not) {
     setenv("FAKE_NVML", mood, 1);
@@ -47,7 +48,10 @@ TEST_F(SweepGpu, WhatTheDriverTells) {
 TEST_F(SweepGpu, BrokenAndMissingLibrariesHaveASentence) {
   EXPECT_TRUE(read("mismatch", &why_not_).empty());
   EXPECT_EQ(why_not_, "the driver's library does not start: Driver/library version mismatch");
-  EXPECT_EQ(read("lost", &why_not_).size(), 1u);  // the other one is read
+  for (const char* lost : {"0", "1"}) {
+    setenv("FAKE_NVML_LOST", lost, 1);
+    EXPECT_EQ(read("lost", &why_not_).size(), 1u) << lost;  // the other one is read
+  }
   EXPECT_EQ(why_not_, "");
   EXPECT_LE(read("odd", &why_not_).size(), 64u);
   const Nvml none("libnone-of-that-name.so.1");
