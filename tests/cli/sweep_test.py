@@ -273,6 +273,20 @@ class Order(Sweep):
         self.assertEqual([(cells[n]["outcome"], cells[n]["kept"]) for n in "abc"],
                          [("works", True), ("works", False), ("works", False)])
 
+    def test_what_a_killed_sweep_left_ends_also_when_nothing_is_to_be_run(self):
+        # A server dies with its sweep; what it started does not.
+        plan = self.plan({"a": []}, more='[[cell]]\nname = "b"\nargs = ["--behaviour", "leaves-child"]\nready = "log: ^never$"')
+        self.assertEqual(self.cells(plan, "--only", "a")["a"]["outcome"], "works")
+        sweep = self.start(plan)
+        wait_for("a server and its child", lambda: len(processes_marked(self.out)) == 2)
+        sweep.kill()
+        sweep.communicate()
+        wait_for("the child alone", lambda: len(processes_marked(self.out)) == 1)
+        r, summary = self.sweep(plan, "--only", "a")
+        self.assertEqual([c["kept"] for c in summary["cells"] if c["name"] == "a"], [True])
+        self.assertIn("which was killed, still ran; they are ended", r.stderr)
+        self.nothing_left()
+
     def test_bad_input(self):
         def usage(says, *arguments):
             r = serving.run_program("sweep", *arguments)
