@@ -8,7 +8,7 @@
 
 namespace mettle {
 
-extern const Backend<GdnOp> gdn_cpu, gdn_reference;
+extern const Backend<GdnOp> gdn_cpu, gdn_cpu_chunked, gdn_reference;
 
 namespace {
 
@@ -82,8 +82,25 @@ std::vector<BatchSequence> ragged() {
 }
 constexpr int kRows = 21;
 
-class GdnCpu : public testing::TestWithParam<Tactic> {
+// Sequences around the ends of chunks, fresh and carried.
+std::vector<BatchSequence> chunks() {
+  return {{.first_row = 0, .q_len = 16, .ctx_len = 0, .state_in = -1, .state_out = 0},
+          {.first_row = 16, .q_len = 33, .ctx_len = 5, .state_in = 1, .state_out = 2},
+          {.first_row = 49, .q_len = 15, .ctx_len = 9, .state_in = 3, .state_out = 3},
+          {.first_row = 64, .q_len = 48, .ctx_len = 0, .state_in = -1, .state_out = 4}};
+}
+constexpr int kChunkRows = 112;
+
+struct Method {
+  const Backend<GdnOp>* backend;
+  Tactic tactic;
+};
+
+class GdnCpu : public testing::TestWithParam<Method> {
  protected:
+  static Output run_method(const Step& step, int members) {
+    return run(*GetParam().backend, GetParam().tactic, step, members);
+  }
   static void near(const char* what, const std::vector<float>& got, const std::vector<float>& want, double relative) {
     double squares = 0;
     for (const float f : want) squares += double{f} * f;
@@ -93,8 +110,12 @@ class GdnCpu : public testing::TestWithParam<Tactic> {
   }
   static void check(const GdnProblem& p) {
     SCOPED_TRACE(p.text());
-    const Step step(p, ragged(), kRows);
-    const Output got = run(gdn_cpu, GetParam(), step, 2), want = run(gdn_reference, {}, step, 2);
+    check(Step(p, ragged(), kRows));
+    check(Step(p, chunks(), kChunkRows));
+  }
+  static void check(const Step& step) {
+    const GdnProblem& p = step.p;
+    const Output got = run_method(step, 2), want = run(gdn_reference, {}, step, 2);
     near("partial", got.partial, want.partial, p.activation == Activation::kBf16 ? 2e-2 : 1e-4);
     near("conv_state", got.conv_state, want.conv_state, 1e-5);
     near("state", got.state, want.state, 5e-5);
@@ -129,11 +150,11 @@ TEST_P(GdnCpu, OddShapes) {
 TEST_P(GdnCpu, SequencesAndThreadsDoNotMatter) {
   const GdnProblem p{.hidden = 32, .key_heads = 2, .value_heads = 4, .dk = 32, .dv = 64};
   const Step step(p, ragged(), kRows);
-  const Output one = run(gdn_cpu, GetParam(), step, 1);
-  for (const int members : {1, 2, 5}) EXPECT_EQ(one.bytes, run(gdn_cpu, GetParam(), step, members).bytes);
+  const Output one = run_method(step, 1);
+  for (const int members : {1, 2, 5}) EXPECT_EQ(one.bytes, run_method(step, members).bytes);
   for (int k = 0; k < p.hidden; ++k)
     for (const int row : {0, 18, 19}) cpu_test::set(step.x.view(), row * p.hidden + k, NAN);
-  const Output after = run(gdn_cpu, GetParam(), step, 2);
+  const Output after = run_method(step, 2);
   for (int row = 1; row < kRows; ++row) {
     if (row == 18 || row == 19) continue;
     EXPECT_EQ(
@@ -142,12 +163,19 @@ TEST_P(GdnCpu, SequencesAndThreadsDoNotMatter) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(All, GdnCpu, testing::ValuesIn(gdn_cpu.tactics({}, this_cpu())),
-                         [](const testing::TestParamInfo<Tactic>& info) {
-                           std::string name = info.param.name;
-                           std::replace(name.begin(), name.end(), '/', '_');
-                           return name;
-                         });
+std::vector<Method> methods() {
+  std::vector<Method> all;
+  for (const Backend<GdnOp>* b : {&gdn_cpu, &gdn_cpu_chunked})
+    for (const Tactic& t : b->tactics({}, this_cpu())) all.push_back({b, t});
+  for (const Tactic& t : gdn_cpu_chunked.tactics({}, Device{.isas = {Isa::kScalar}}))
+    all.push_back({&gdn_cpu_chunked, t});
+  return all;
+}
+INSTANTIATE_TEST_SUITE_P(All, GdnCpu, testing::ValuesIn(methods()), [](const testing::TestParamInfo<Method>& info) {
+  std::string name = fmt::format("{}_{}", info.param.backend->name, info.param.tactic.name);
+  std::replace(name.begin(), name.end(), '/', '_');
+  return name;
+});
 
 TEST(GdnCpuSupports, RefusesWithValues) {
   EXPECT_EQ(gdn_cpu.supports({.hidden = 32, .key_heads = 2, .value_heads = 3, .dk = 16, .dv = 16}, this_cpu()).have,

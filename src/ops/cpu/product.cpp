@@ -31,6 +31,14 @@ std::vector<Tactic> isa_method_tactics(const Device& device) {
   return tactics;
 }
 
+std::vector<Tactic> isa_gemm_tactics(const Device& device) {
+  std::vector<Tactic> tactics;
+  for (const Tactic& t : isa_tactics(device))
+    if (t.isa != Isa::kScalar || !device.has(Isa::kAvx2))
+      tactics.push_back({t.name + "/gemm", t.isa, static_cast<int>(Method::kGemm)});
+  return tactics;
+}
+
 TileMatrix tile_matrix(const PackedMatrix& m) {
   return {.weights = static_cast<Weights>(m.payload),
           .rows = m.rows,

@@ -147,6 +147,7 @@ inline float max_lanes(const float* lanes, float top) {
 template <class T, class Stored = T>
 void attend(const AttendArgs& a) {
   const int n = a.queries, dim = a.head_dim;
+  const auto* q = static_cast<const float*>(a.q);
   auto* keys = reinterpret_cast<uint32_t*>(a.scratch);
   float* scores = a.scratch + 16 * dim + 16;
   T* zeros = reinterpret_cast<T*>(scores + kMaxQueries * 16);
@@ -168,7 +169,7 @@ void attend(const AttendArgs& a) {
         prefetch(reinterpret_cast<const uint8_t*>(v_rows[j]) + b);
     transpose_keys(k_rows, dim, keys);
     row_blocks<Vec::kPanelRows>(n, [&](auto r, int first) {
-      score_block<T, decltype(r)::value>(a.q + first * dim, keys, dim, scores + first * 16);
+      score_block<T, decltype(r)::value>(q + first * dim, keys, dim, scores + first * 16);
     });
     for (int i = 0; i < n; ++i) {
       const int seen = a.limit[i] - base;

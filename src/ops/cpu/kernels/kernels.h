@@ -59,7 +59,8 @@ struct ProductKernel {
 struct AttendArgs {
   int queries = 0;  // <= kMaxQueries
   int head_dim = 0;
-  const float* q = nullptr;        // [queries, head_dim], already times 1 / sqrt(head_dim)
+  float scale = 1;                 // 1 / sqrt(head_dim), and that of the cache's keys
+  const void* q = nullptr;         // [queries, head_dim] floats, already times scale; of a tile see kTileQueries
   const int32_t* limit = nullptr;  // keys that query i may see, >= 1
   int max_limit = 0;
   const void* k_cache =
@@ -69,12 +70,22 @@ struct AttendArgs {
   int block_size = 0;
   int64_t block_stride = 0, key_stride = 0;  // elements
   float* out = nullptr;                      // [queries, head_dim]
-  float* scratch = nullptr;                  // attend_scratch() floats
+  bool round_p = false;                      // tiles: probabilities are rounded to bfloat16
+  float* scratch = nullptr;                  // attend_scratch() or attend_tile_scratch() floats
 };
 inline constexpr int kMaxQueries = 16;
 // 16 keys, their scores, zeros; of codes also 16 keys and values as floats.
 constexpr size_t attend_scratch(int head_dim, bool codes) {
   return static_cast<size_t>(16 * head_dim + 16 + kMaxQueries * 16 + head_dim + (codes ? 32 * head_dim : 0));
+}
+
+// Tiles: q and out are [queries, tile_dim(head_dim)], q not scaled, zero behind the head; floats, for attend_pairs_*
+// bfloat16. Queries are in the order of their rows, so limits never fall.
+inline constexpr int kTileQueries = 64, kTileKeys = 64;
+constexpr int tile_dim(int head_dim) { return (head_dim + 15) / 16 * 16; }
+// Panels of keys and values, probabilities, scores, 16 rows, zeros.
+constexpr size_t attend_tile_scratch(int head_dim) {
+  return static_cast<size_t>((2 * kTileKeys + 16 + 1) * tile_dim(head_dim) + 2 * kTileQueries * kTileKeys);
 }
 
 // The delta rule over the rows of one sequence for one value head. q and k are normalised.
@@ -90,7 +101,14 @@ struct DeltaArgs {
   float* state = nullptr;  // [dk, dv], in and out
   float* out = nullptr;    // row t at out + t * out_stride
   int64_t out_stride = 0;
+  float* scratch = nullptr;  // chunks: delta_chunk_scratch() floats
 };
+// Rows of a chunk.
+inline constexpr int kDeltaRows = 16;
+// Queries and keys, keys by lanes, their products, what the rows read of the state and what they write.
+constexpr size_t delta_chunk_scratch(int dk, int dv) {
+  return static_cast<size_t>(kDeltaRows * (3 * dk + 2 * kDeltaRows + 3 * dv));
+}
 
 struct Kernels {
   ProductKernel gemv_f32, gemm_f32;    // float activations
@@ -119,9 +137,16 @@ struct Kernels {
   float (*dot)(const float* a, const float* b, int64_t n) = nullptr;
   void (*attend_f32)(const AttendArgs& a) = nullptr;
   void (*attend_bf16)(const AttendArgs& a) = nullptr;
-  void (*attend_e4m3)(const AttendArgs& a) = nullptr;                                // codes, without their scale
+  void (*attend_e4m3)(const AttendArgs& a) = nullptr;  // codes, without their scale
+  // Tiles of queries, many of them; pairs of bfloat16 only where has_bf16.
+  void (*attend_tile_f32)(const AttendArgs& a) = nullptr;
+  void (*attend_tile_bf16)(const AttendArgs& a) = nullptr;
+  void (*attend_tile_e4m3)(const AttendArgs& a) = nullptr;
+  void (*attend_pairs_bf16)(const AttendArgs& a) = nullptr;
+  void (*attend_pairs_e4m3)(const AttendArgs& a) = nullptr;
   void (*to_e4m3)(const float* in, float scale, uint8_t* out, int64_t n) = nullptr;  // out = in / scale, saturating
-  void (*delta)(const DeltaArgs& a) = nullptr;
+  void (*delta)(const DeltaArgs& a) = nullptr;                                       // row by row
+  void (*delta_chunk)(const DeltaArgs& a) = nullptr;                                 // 16 rows at a time
 };
 
 extern const Kernels kernels_scalar, kernels_avx2, kernels_avx512, kernels_avx512bf16;

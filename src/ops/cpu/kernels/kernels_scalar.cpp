@@ -2,8 +2,8 @@
 //
 #include "ops/cpu/kernels/product_f32.h"
 //
-#include "ops/cpu/kernels/attend.h"
-#include "ops/cpu/kernels/delta.h"
+#include "ops/cpu/kernels/attend_tile.h"
+#include "ops/cpu/kernels/delta_chunk.h"
 #include "ops/cpu/kernels/elementwise.h"
 
 namespace mettle::cpu {
@@ -27,8 +27,12 @@ const Kernels kernels_scalar = {
     .attend_f32 = attend<float>,
     .attend_bf16 = attend<uint16_t>,
     .attend_e4m3 = attend<float, uint8_t>,
+    .attend_tile_f32 = attend_tile<FloatMul, float>,
+    .attend_tile_bf16 = attend_tile<FloatMul, uint16_t>,
+    .attend_tile_e4m3 = attend_tile<FloatMul, uint8_t>,
     .to_e4m3 = to_codes,
     .delta = delta,
+    .delta_chunk = delta_chunk,
 };
 
 }  // namespace mettle::cpu
