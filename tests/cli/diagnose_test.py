@@ -43,6 +43,17 @@ class Diagnose(unittest.TestCase):
         self.assertGreaterEqual(int(scores[0][1]), 83 * 3)
         self.assertGreaterEqual(int(scores[1][1]), 40)
 
+    def test_whole_logs_are_what_they_should_be(self):
+        names = [name for name in os.listdir(LOGS) if name.endswith(".log")]
+        self.assertGreaterEqual(len(names), 40)
+        real = [name for name in names if name.startswith("real-")]
+        self.assertGreaterEqual(len([name for name in real if "healthy" not in name]), 12)
+        for of in ("llama", "mettle", "h200"):
+            self.assertTrue([name for name in real if name.startswith(f"real-{of}-")], of)
+        for name in names:
+            with open(os.path.join(LOGS, name), errors="replace") as f:
+                self.assertIn(len(f.readlines()), range(30, 301), name)
+
     def test_a_wrong_label_fails_the_self_test(self):
         self.write("a.log", "RuntimeError: CUDA error: misaligned address\n")
         self.write("expected.json", '{"a.log": {"cause": "VRAM_OOM"}}')
