@@ -112,7 +112,8 @@ class Tune(unittest.TestCase):
             # 2 n in out operations; weights once, activations in and out.
             self.assertEqual(unit["flops"], 2 * unit["rows"] * 256 * 6144)
             self.assertEqual(unit["bytes"], report["units"][0]["bytes"] + (unit["rows"] - 1) * (256 * 2 + 6144 * 4))
-            self.assertGreater(len(unit["times"]), 1)
+            timed = [(t["backend"], t["tactic"]) for t in unit["times"]]
+            self.assertIn((unit["chosen"]["backend"], unit["chosen"]["tactic"]), timed)
             for t in (unit["chosen"], unit["untuned"], *unit["times"]):
                 self.assertEqual(list(t), TIME)
                 self.assertAlmostEqual(t["gflop_per_s"], unit["flops"] / t["us"] / 1e3, delta=1e-6 * t["gflop_per_s"])
@@ -123,6 +124,8 @@ class Tune(unittest.TestCase):
                 self.assertLess(unit["chosen"]["us"], unit["untuned"]["us"])
             else:
                 self.assertEqual(unit["chosen"], unit["untuned"])
+        # A tactic that looked hopeless while it was proved is not timed: on a busy machine that can leave one in a bucket.
+        self.assertGreater(sum(len(u["times"]) for u in report["units"]), len(BUCKETS))
         self.assertTrue(report["clock"] and report["power"])
 
         def figures(r):
