@@ -28,12 +28,11 @@ Verdict supports(const GdnProblem& p, const Device& device) {
 }
 
 #if METTLE_CUDA
-void run(const Tactic& tactic, const GdnArgs& a, Stream& stream) {
+void run(const Tactic&, const GdnArgs& a, Stream& stream) {
   reference::Carver carver(a.ws);
   cuda::GdnRecurrent s = cuda::gdn_call(carver, a);
   s.four_rows = true;
-  cuda::GdnChunks chunks = carve(carver, a.problem, s.rows);
-  chunks.pairs = tactic.variant == 2;
+  const cuda::GdnChunks chunks = carve(carver, a.problem, s.rows);
   cuda::gdn_recurrent(s, *a.weights, a.x.as<uint16_t>(), a.partial.as<float>(), stream.cuda, &chunks);
 }
 #endif
@@ -47,11 +46,7 @@ const Backend<GdnOp> gdn_cuda_chunked = {
     .layout = Layout::kP64,
     .kind = DeviceKind::kCuda,
     .supports = supports,
-    // How many bf16 an operand is made of.
-    .tactics =
-        [](const GdnProblem&, const Device&) {
-          return std::vector<Tactic>{{.name = "pairs", .variant = 2}, {.name = "single", .variant = 1}};
-        },
+    .tactics = [](const GdnProblem&, const Device&) { return std::vector<Tactic>{{.name = "pairs"}}; },
     .workspace =
         [](const Tactic&, const GdnProblem& p, int rows, int) {
           reference::Carver carver({});

@@ -19,7 +19,7 @@ namespace mettle::cuda {
 
 inline constexpr int kGdnChunk = 32;
 inline constexpr int kGdnShort = 15;  // rows of a sequence, at most, that beside others goes four rows at a time
-inline constexpr int kGdnScanThreads = 128;
+inline constexpr int kGdnScanThreads = 256;
 
 // Where the chunks of a step stand: those of a sequence follow each other from slot first_row / 16 on. No two sequences
 // meet: with 16 rows and more, ceil(rows / 32) <= floor(rows / 16).
@@ -41,18 +41,18 @@ inline constexpr int kGdnSolvedPart = kGdnChunk * kGdnChunk;
 // What `prepare` leaves for `scan`, by chunk.
 struct GdnChunks {
   int slots = 0;
-  bool pairs = true;           // operands of `scan`: pairs, or their high parts alone
   int least = 1;               // rows of a sequence that goes through chunks; shorter ones are left alone
   uint16_t* keys = nullptr;    // [slots, key_heads, 4, 32 * dk]: k high, k low, q high, q low
   uint16_t* solved = nullptr;  // [slots, value_heads, 4, 32 * 32]: T high, T low, weights of o high, low
   float* decays = nullptr;     // [slots, value_heads, 2, 32]: a_i, d_31i
 };
 
-// Bytes of shared memory that a block of `scan` takes: two chunks, and u of its two column groups.
+// Bytes of shared memory that a block of `scan` takes: two chunks, sums over half of the state, and u.
 constexpr size_t gdn_scan_bytes(int dk) {
   const size_t chunk =
       size_t{8} * gdn_key_part(dk) + 8 * kGdnSolvedPart + 8 * kGdnChunk + size_t{4} * kGdnChunk * (kGdnColumns + 4);
-  return 2 * chunk + 2 * 4 * kGdnChunk * 16;
+  const size_t tile = 512;
+  return 2 * chunk + (8 + 2) * (kGdnChunk / 8) * tile;
 }
 
 // From `conv` and `gates` to `read` and the new states. Beside others, a sequence of few rows is left to `four_rows`.

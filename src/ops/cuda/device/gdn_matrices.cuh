@@ -1,4 +1,4 @@
-// Matrices of 8x8 bf16 out of shared memory, words of two bf16, and barriers of a part of a block.
+// Matrices of 8x8 bf16 out of shared memory, and words of two bf16.
 #pragma once
 #include <cuda_runtime.h>
 
@@ -26,9 +26,5 @@ __device__ __forceinline__ uint32_t pack_bf16(float first, float second) {
   asm("cvt.rn.bf16x2.f32 %0,%1,%2;" : "=r"(r) : "f"(second), "f"(first));
   return r;
 }
-
-// Barrier `id` (0 is the block's) of 64 threads: who has something goes on, who needs it waits.
-__device__ __forceinline__ void pair_arrive(int id) { asm volatile("bar.arrive %0,64;" ::"r"(id) : "memory"); }
-__device__ __forceinline__ void pair_wait(int id) { asm volatile("bar.sync %0,64;" ::"r"(id) : "memory"); }
 
 }  // namespace mettle::ptx

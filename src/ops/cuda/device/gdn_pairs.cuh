@@ -32,30 +32,16 @@ struct LeftPair {
   }
 };
 
-// Right operands [16 x 8] of N neighbouring tiles: a load brings a tile as a pair, or the high parts of two tiles.
-template <bool PAIRS, int N>
-struct Right {
-  static constexpr int kLoads = PAIRS ? N : N / 2;
-  uint32_t word[kLoads][4];
-
-  // Of a lane: which tile load `i` brings its row for, and how many parts of `elements` that row lies behind.
-  static __device__ __forceinline__ int tile(int i, int lane) { return PAIRS ? i : 2 * i + lane / 16; }
-  static __device__ __forceinline__ int part(int elements, int lane) { return PAIRS ? lane / 16 * elements : 0; }
-  __device__ __forceinline__ const uint32_t* high(int n) const { return PAIRS ? word[n] : word[n / 2] + n % 2 * 2; }
-  __device__ __forceinline__ const uint32_t* low(int n) const { return word[n] + 2; }
-};
-
-// The small products first and tile by tile, so that a sum is not asked for again at once.
-template <bool PAIRS, int N>
-__device__ __forceinline__ void multiply_pairs(float (*sum)[4], const LeftPair& left, const Right<PAIRS, N>& right) {
-  if constexpr (PAIRS) {
+// Right operands [16 x 8] of N tiles: high part in words 0 and 1, low part in 2 and 3. The small products first and
+// tile by tile, so that a sum is not asked for again at once.
+template <int N>
+__device__ __forceinline__ void multiply_pairs(float (*sum)[4], const LeftPair& left, const uint32_t (&right)[N][4]) {
 #pragma unroll
-    for (int n = 0; n < N; ++n) ptx::mma_16816(sum[n], left.low, right.high(n)[0], right.high(n)[1]);
+  for (int n = 0; n < N; ++n) ptx::mma_16816(sum[n], left.low, right[n][0], right[n][1]);
 #pragma unroll
-    for (int n = 0; n < N; ++n) ptx::mma_16816(sum[n], left.high, right.low(n)[0], right.low(n)[1]);
-  }
+  for (int n = 0; n < N; ++n) ptx::mma_16816(sum[n], left.high, right[n][2], right[n][3]);
 #pragma unroll
-  for (int n = 0; n < N; ++n) ptx::mma_16816(sum[n], left.high, right.high(n)[0], right.high(n)[1]);
+  for (int n = 0; n < N; ++n) ptx::mma_16816(sum[n], left.high, right[n][0], right[n][1]);
 }
 
 }  // namespace mettle::cuda

@@ -1,0 +1,51 @@
+// A block of CUDA threads on one thread of a CPU: every thread of the block has a stack of its own and runs until it
+// waits for others; who goes on then is drawn, so an order that only luck gave is not there for long. Shared memory is
+// a static of the kernel, all ones at the start of a block where it is dynamic. Asynchronous copies land when they are
+// waited for and not before.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+
+namespace modelled {
+
+struct Index {
+  unsigned x = 0, y = 0, z = 0;
+};
+struct Extent {
+  unsigned x = 1, y = 1, z = 1;
+  Extent(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
+};
+extern Index thread_index, block_index;
+extern Extent block_extent;
+
+inline constexpr size_t kSharedBytes = 112 << 10;
+// Runs the kernel for every block and thread; `shared`: its dynamic memory, or null.
+void run(Extent grid, Extent block, const std::function<void()>& kernel);
+void set_dynamic(uint8_t* shared, size_t bytes);
+void set_order(uint64_t seed);
+
+void sync_block();
+void sync_warp();
+void let_others_run(int64_t times);
+
+void copy_later(void* to, const void* from, bool ok);  // 16 bytes
+void commit_copies();
+void wait_for_copies(int groups_left);
+
+// Sixteen words of every lane of the warp, seen by all of it; both calls by all 32 lanes.
+using Words = uint32_t[32][16];
+uint32_t* own_words();
+const Words& all_words();  // waits for the others
+
+int lane();
+template <class T>
+T from_lane(T value, int from) {
+  std::memcpy(own_words(), &value, sizeof value);
+  T got;
+  std::memcpy(&got, all_words()[from], sizeof got);
+  return got;
+}
+
+}  // namespace modelled

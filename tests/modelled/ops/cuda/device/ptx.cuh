@@ -1,0 +1,39 @@
+// The instructions of src/ops/cuda/device/ptx.cuh that modelled kernels use.
+#pragma once
+#include "cuda_runtime.h"
+
+namespace mettle::ptx {
+
+inline void copy_async_16(void* to, const void* from, bool ok) { modelled::copy_later(to, from, ok); }
+inline void copy_async_commit() { modelled::commit_copies(); }
+template <int N>
+void copy_async_wait() {
+  modelled::wait_for_copies(N);
+}
+
+inline double half_of(uint32_t word, int half) {
+  return static_cast<double>(__uint_as_float(half == 0 ? word << 16 : word & 0xFFFF0000u));
+}
+
+// d[16x8] += a[16x16] b[16x8]; the sum of a step is truncated, which is the worst that tensor cores do.
+inline void mma_16816(float* d, const uint32_t* a, uint32_t b0, uint32_t b1) {
+  uint32_t* own = modelled::own_words();
+  std::copy_n(a, 4, own);
+  own[4] = b0, own[5] = b1;
+  const auto& all = modelled::all_words();
+  const int lane = modelled::lane();
+  for (int e = 0; e < 4; ++e) {
+    const int row = lane / 4 + e / 2 * 8, column = lane % 4 * 2 + e % 2;
+    double sum = static_cast<double>(d[e]);
+    for (int k = 0; k < 16; ++k)
+      sum += half_of(all[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2], k % 2) *
+             half_of(all[column * 4 + k % 8 / 2][4 + k / 8], k % 2);
+    const auto nearest = static_cast<float>(sum);
+    d[e] = std::fabs(static_cast<double>(nearest)) > std::fabs(sum) ? std::nextafterf(nearest, 0) : nearest;
+  }
+}
+
+inline void trigger() {}
+inline void wait() {}
+
+}  // namespace mettle::ptx
