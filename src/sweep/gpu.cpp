@@ -1,10 +1,19 @@
 #include "sweep/gpu.h"
 
-#include <mutex>
+#include <fmt/format.h>
+
+#include <chrono>
+#include <memory>
+#include <thread>
 
 #include "base/nvml.h"
 
 namespace mettle::sweep {
+namespace {
+
+constexpr double kSeconds = 10;  // for the driver to answer
+
+}  // namespace
 
 std::vector<GpuState> read_gpus(const Nvml& nvml, std::string* why_not) {
   std::vector<GpuState> out;
@@ -38,11 +47,34 @@ std::vector<GpuState> read_gpus(const Nvml& nvml, std::string* why_not) {
   return out;
 }
 
+std::vector<GpuState> GpuReader::read(std::string* why_not) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const bool still_asked = asked_.valid() && asked_.wait_for(std::chrono::seconds(0)) != std::future_status::ready;
+  if (!still_asked) {
+    auto task = std::make_shared<std::packaged_task<Answer()>>([ask = ask_] {
+      Answer answer;
+      answer.gpus = ask(&answer.why_not);
+      return answer;
+    });
+    asked_ = task->get_future().share();
+    std::thread([task] { (*task)(); }).detach();
+  }
+  const bool answered =
+      asked_.wait_for(std::chrono::duration<double>(still_asked ? 0 : seconds_)) == std::future_status::ready;
+  if (why_not != nullptr)
+    *why_not = answered ? asked_.get().why_not : fmt::format("the driver's library gave no answer in {} s", seconds_);
+  return answered ? asked_.get().gpus : std::vector<GpuState>();
+}
+
 std::vector<GpuState> read_gpus(std::string* why_not) {
-  static std::mutex mutex;
-  const std::lock_guard<std::mutex> lock(mutex);
-  static const Nvml nvml;  // opened once
-  return read_gpus(nvml, why_not);
+  // Neither ends before the program does: a question may be on its way.
+  static GpuReader& reader = *new GpuReader(
+      [](std::string* why) {
+        static const Nvml& nvml = *new Nvml;
+        return read_gpus(nvml, why);
+      },
+      kSeconds);
+  return reader.read(why_not);
 }
 
 }  // namespace mettle::sweep

@@ -3,6 +3,9 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
+#include <future>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -20,8 +23,27 @@ struct GpuState {
   std::vector<pid_t> processes;
 };
 
-// All GPUs, or none; what is not told stays 0. `why_not`: a sentence when they cannot be read.
+// All GPUs, or none; what is not told stays 0. `why_not`: a sentence when they cannot be read. A driver that hangs, as
+// one does whose GPU was lost, is waited for once; after that there are no GPUs until it answers.
 std::vector<GpuState> read_gpus(std::string* why_not = nullptr);
 std::vector<GpuState> read_gpus(const Nvml& nvml, std::string* why_not);
+
+// Asks in a thread of its own, so that a question without an answer holds nobody up.
+class GpuReader {
+ public:
+  using Ask = std::function<std::vector<GpuState>(std::string* why_not)>;
+  GpuReader(Ask ask, double seconds) : ask_(std::move(ask)), seconds_(seconds) {}
+  std::vector<GpuState> read(std::string* why_not);
+
+ private:
+  struct Answer {
+    std::vector<GpuState> gpus;
+    std::string why_not;
+  };
+  const Ask ask_;
+  const double seconds_;
+  std::mutex mutex_;
+  std::shared_future<Answer> asked_;
+};
 
 }  // namespace mettle::sweep

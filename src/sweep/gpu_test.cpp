@@ -3,7 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
+#include <future>
+#include <thread>
 
 #include "base/nvml.h"
 
@@ -57,6 +61,30 @@ TEST_F(SweepGpu, BrokenAndMissingLibrariesHaveASentence) {
   const Nvml none("libnone-of-that-name.so.1");
   EXPECT_TRUE(read_gpus(none, &why_not_).empty());
   EXPECT_THAT(why_not_, HasSubstr("the driver's library is not here"));
+}
+
+TEST(SweepGpuReader, ADriverThatHangsHoldsNobodyUp) {
+  std::promise<void> wakes;
+  const std::shared_future<void> awake = wakes.get_future().share();
+  std::atomic<int> asked{0};
+  GpuReader reader(
+      [&asked, awake](std::string*) {
+        ++asked;
+        awake.wait();
+        return std::vector<GpuState>(1);
+      },
+      0.05);
+  std::string why_not;
+  EXPECT_TRUE(reader.read(&why_not).empty());
+  EXPECT_EQ(why_not, "the driver's library gave no answer in 0.05 s");
+  for (int i = 0; i < 100; ++i) EXPECT_TRUE(reader.read(&why_not).empty());
+  EXPECT_LE(asked, 1);  // the one that hangs is not asked again
+  wakes.set_value();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  std::vector<GpuState> gpus;
+  while ((gpus = reader.read(&why_not)).empty() && std::chrono::steady_clock::now() < end) std::this_thread::yield();
+  EXPECT_EQ(gpus.size(), 1u);
+  EXPECT_EQ(why_not, "");
 }
 
 }  // namespace
