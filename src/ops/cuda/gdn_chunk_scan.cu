@@ -164,34 +164,43 @@ __global__ __launch_bounds__(kThreads) void gdn_chunk_scan_kernel(GdnRecurrent a
   const int rank = part * kThreads + tid, threads = a.dv / kGdnColumns * kThreads;
   history.load(a, s, head, rank, channels);
 
+  // Where a warp of o writes, and how many rows of the sequence there are from its first on.
+  const int values = a.value_heads * a.dv;
+  float* out = a.read + int64_t{s.first_row + 16 * half + pair} * values + head * a.dv + column;
+  int rows = s.q_len - 16 * half - pair;
   for (int c = 0; c < count; ++c) {
     ptx::copy_async_wait<0>();
     __syncthreads();  // this chunk is there for all, and the one before is read by all
     const Stage<DK>& in = shared.stage[c % 2];
     float read[kTiles][4] = {};
     multiply_state<DK>(read, state, in.keys + role * 2 * gdn_key_part(DK), half, lane);
-    // The other half of the pair takes what it will finish: of u the later rows need all.
 #pragma unroll
-    for (int n = 0; n < kTiles; ++n)
-      if (n / 2 != half || (role == 0 && half == 0)) put(shared.part[role][group][half][n], read[n], lane);
+    for (int n = 0; n < kTiles; ++n) put(shared.part[role][group][half][n], read[n], lane);
     if (c + 1 < count) source.fetch(a, shared.stage[(c + 1) % 2], channels);
     const float whole = in.decays[0][kRows - 1];
 #pragma unroll
     for (int n = 0; n < DK / 16; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) state[n][e] *= whole;
+    float2 until[kTiles];
+    float v[kTiles][4] = {};
+#pragma unroll
+    for (int n = 0; n < kTiles; ++n) {
+      until[n] = *reinterpret_cast<const float2*>(&in.decays[0][8 * n + pair]);
+      if (role == 0)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) v[n][e] = in.v[8 * n + pair + e % 2][own + e / 2 * 8];
+    }
     __syncthreads();  // the sums over half of the rows are there
 
 #pragma unroll
     for (int n = 0; n < kTiles; ++n) {
-      if (n / 2 != half && (role == 1 || half == 0)) continue;
       float other[4];
       get(other, shared.part[role][group][half ^ 1][n], lane);
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int row = 8 * n + pair + e % 2;
-        read[n][e] = (read[n][e] + other[e]) * in.decays[0][row];
-        if (role == 0) read[n][e] = in.v[row][own + e / 2 * 8] - read[n][e];
+        read[n][e] = (read[n][e] + other[e]) * (e % 2 == 0 ? until[n].x : until[n].y);
+        if (role == 0) read[n][e] = v[n][e] - read[n][e];
       }
     }
     float sum[2][4] = {};
@@ -213,17 +222,16 @@ __global__ __launch_bounds__(kThreads) void gdn_chunk_scan_kernel(GdnRecurrent a
 #pragma unroll
       for (int n = 0; n < 2; ++n)
 #pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          const int row = c * kRows + 16 * half + 8 * n + pair + e % 2;
-          if (row < s.q_len)
-            a.read[(int64_t{s.first_row + row} * a.value_heads + head) * a.dv + column + e / 2 * 8] = sum[n][e];
-        }
+        for (int e = 0; e < 4; ++e)
+          if (8 * n + e % 2 < rows) out[int64_t{8 * n + e % 2} * values + e / 2 * 8] = sum[n][e];
     }
 #pragma unroll
     for (int n = 0; n < kTiles; ++n)
 #pragma unroll
       for (int e = 0; e < 4; ++e) u[n][e] *= in.decays[1][8 * n + pair + e % 2];
     write_state<DK>(state, u, in.keys, half, lane);
+    out += int64_t{kRows} * values;
+    rows -= kRows;
   }
   if (role == 0) {
 #pragma unroll
