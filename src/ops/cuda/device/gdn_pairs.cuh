@@ -6,14 +6,6 @@
 
 namespace mettle::cuda {
 
-struct Halves {
-  uint16_t high, low;
-};
-__device__ __forceinline__ Halves halves_of(float x) {
-  const uint16_t high = to_bf16(x);
-  return {high, to_bf16(x - from_bf16(high))};
-}
-
 // Two neighbours of a row, the first in the lower half of a word.
 __device__ __forceinline__ void split_pair(float x, float y, uint32_t& high, uint32_t& low) {
   high = ptx::pack_bf16(x, y);
