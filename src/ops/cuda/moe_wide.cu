@@ -222,25 +222,30 @@ __device__ __forceinline__ void multiply(float (&c)[S::kTiles][S::kRows / 2], ui
 template <class S>
 __device__ __forceinline__ void write_out(const WideArgs& a, const float (&c)[S::kRows / 2], const Item& item, int tile,
                                           float scale0, float scale1, int lane) {
-  const int g = lane / 4, t = lane % 4;
+  const int g = lane / 4, t = lane % 4, left = item.count - 2 * t;
+  const int64_t position = item.first + 2 * t;
+  if (a.h != nullptr) {
+    const int width = a.weight.rows / 2;
+    uint16_t* h = a.h + position * width + tile * 8 + g;
 #pragma unroll
-  for (int n = 0; n < S::kRows / 8; ++n) {
-    if (n * 8 >= item.count) break;
+    for (int n = 0; n < S::kRows / 8; ++n, h += 8 * int64_t{width})
+#pragma unroll
+      for (int q = 0; q < 2; ++q)
+        if (n * 8 + q < left)
+          h[q * width] =
+              __bfloat16_as_ushort(__float2bfloat16_rn(silu(c[4 * n + q] * scale0) * (c[4 * n + q + 2] * scale1)));
+    return;
+  }
+  const int rows = a.weight.rows;
+  const bool low = tile * 16 + g < rows, high = tile * 16 + g + 8 < rows;
+  float* y = a.y + position * rows + tile * 16 + g;
+#pragma unroll
+  for (int n = 0; n < S::kRows / 8; ++n, y += 8 * int64_t{rows})
 #pragma unroll
     for (int q = 0; q < 2; ++q) {
-      const int column = n * 8 + 2 * t + q;
-      if (column >= item.count) continue;
-      const float v0 = c[4 * n + q] * scale0, v1 = c[4 * n + q + 2] * scale1;
-      const int64_t position = item.first + column;
-      if (a.h != nullptr) {
-        a.h[position * (a.weight.rows / 2) + tile * 8 + g] = __bfloat16_as_ushort(__float2bfloat16_rn(silu(v0) * v1));
-        continue;
-      }
-      float* y = a.y + position * a.weight.rows + tile * 16 + g;
-      if (tile * 16 + g < a.weight.rows) y[0] = v0;
-      if (tile * 16 + g + 8 < a.weight.rows) y[8] = v1;
+      if (low && n * 8 + q < left) y[q * rows] = c[4 * n + q] * scale0;
+      if (high && n * 8 + q < left) y[q * rows + 8] = c[4 * n + q + 2] * scale1;
     }
-  }
 }
 
 #endif
