@@ -265,6 +265,7 @@ void gdn_chunk_scan(const GdnRecurrent& a, const GdnChunks& chunks, void* stream
 void gdn_chunked(const GdnRecurrent& a, GdnChunks chunks, void* stream) {
   const bool alone = a.sequences == 1;
   chunks.least = alone ? 1 : kGdnShort + 1;
+  gdn_chunk_conv(a, stream);
   gdn_chunk_prepare(a, chunks, stream);
   gdn_chunk_scan(a, chunks, stream);
   if (alone) return;

@@ -55,8 +55,10 @@ constexpr size_t gdn_scan_bytes(int dk) {
   return 2 * chunk + (8 + 2) * (kGdnChunk / 8) * tile;
 }
 
-// From `conv` and `gates` to `read` and the new states. Beside others, a sequence of few rows is left to `four_rows`.
+// From the projections to `read` and the new states; the core of padding becomes zero. Beside others, a sequence of few
+// rows is left to `four_rows`.
 void gdn_chunked(const GdnRecurrent& a, GdnChunks chunks, void* stream);
+void gdn_chunk_conv(const GdnRecurrent& a, void* stream);
 void gdn_chunk_prepare(const GdnRecurrent& a, const GdnChunks& chunks, void* stream);
 void gdn_chunk_scan(const GdnRecurrent& a, const GdnChunks& chunks, void* stream);
 

@@ -43,17 +43,16 @@ void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint1
   if (gdn_decodes(a)) {
     gdn_decode(a, stream);
   } else {
-    const int units = gdn_conv_units(a), parts = (units + kGdnConvWarps - 1) / kGdnConvWarps;
-    launch({.grid = dim3(static_cast<unsigned>(a.rows), static_cast<unsigned>(parts)),
-            .block = dim3(kGdnConvWarps * 32),
-            .stream = on},
-           gdn_conv_kernel, a, units);
-    if (chunks != nullptr && a.most_q > kGdnShort)
+    if (chunks != nullptr && a.most_q > kGdnShort) {
       gdn_chunked(a, *chunks, stream);
-    else if (a.four_rows && a.most_q > 1)
-      gdn_four_rows(a, stream);
-    else
-      gdn_one_row(a, stream);
+    } else {
+      const int units = gdn_conv_units(a), parts = (units + kGdnConvWarps - 1) / kGdnConvWarps;
+      launch({.grid = dim3(static_cast<unsigned>(a.rows), static_cast<unsigned>(parts)),
+              .block = dim3(kGdnConvWarps * 32),
+              .stream = on},
+             gdn_conv_kernel, a, units);
+      a.four_rows&& a.most_q > 1 ? gdn_four_rows(a, stream) : gdn_one_row(a, stream);
+    }
     const int64_t blocks = (int64_t{a.rows} * a.value_heads + 7) / 8;
     launch({.grid = dim3(static_cast<unsigned>(blocks)), .block = dim3(256), .stream = on}, gdn_norm_kernel, a);
   }

@@ -57,7 +57,8 @@ __device__ __forceinline__ void gdn_gates(const GdnRecurrent& a, int row, int la
 }
 
 // blockIdx.x: row; blockIdx.y: eight units of it. Rows that are padding only get a zero core.
-static __global__ __launch_bounds__(kGdnConvWarps * 32) void gdn_conv_kernel(GdnRecurrent a, int units) {
+[[maybe_unused]] static __global__ __launch_bounds__(kGdnConvWarps * 32) void gdn_conv_kernel(GdnRecurrent a,
+                                                                                              int units) {
   const int row = static_cast<int>(blockIdx.x), lane = static_cast<int>(threadIdx.x % 32);
   const int unit = static_cast<int>(blockIdx.y * kGdnConvWarps + threadIdx.x / 32);
   ptx::trigger();

@@ -1,0 +1,1 @@
+#include "ops/cuda/gdn_chunk_conv.cu"
