@@ -77,10 +77,19 @@ __global__ __launch_bounds__(kThreads, 2) void gdn_decode_kernel(GdnRecurrent a)
   float input[S::kSlots];
 #pragma unroll
   for (int j = 0; j < S::kSlots; ++j) input[j] = channel[j] < 0 ? 0.f : a.qkv[row * channels + channel[j]];
+  if (a.shares == 2) {
+#pragma unroll
+    for (int j = 0; j < S::kSlots; ++j)
+      if (channel[j] >= 0) input[j] += a.qkv[(a.rows + row) * channels + channel[j]];
+  }
   const float* ba = a.ba + row * 2 * a.value_heads + head;
   const float b = ba[0], alpha = ba[a.value_heads];
   const int64_t out = (row * a.value_heads + head) * DV + 4 * lane;
   if (leader) z = *reinterpret_cast<const float4*>(a.z + out);
+  if (leader && a.shares == 2) {
+    const float4 second = *reinterpret_cast<const float4*>(a.z + int64_t{a.rows} * a.value_heads * DV + out);
+    z.x += second.x, z.y += second.y, z.z += second.z, z.w += second.w;
+  }
 #pragma unroll
   for (int j = 0; j < S::kSlots; ++j) {
     if (channel[j] < 0) continue;  // of whole warps, as are q, k and v

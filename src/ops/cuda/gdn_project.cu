@@ -93,13 +93,15 @@ bool gdn_project_few(const GdnRecurrent& a, const GdnWeights& weights, const uin
   return p.qkv.unit_tiles == 8 && project_together<p64::Nvfp4Stream<8>>(p, on);
 }
 
-void gdn_project(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream) {
-  if (gdn_project_few(a, weights, x, stream) || gdn_project_tiles(a, weights, x, stream)) return;
+int gdn_project(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream) {
+  if (gdn_project_few(a, weights, x, stream)) return 1;
+  if (const int shares = gdn_project_tiles(a, weights, x, stream); shares > 0) return shares;
   const auto on = static_cast<cudaStream_t>(stream);
   if (gdn_tickets(a) > 0) gdn_clear(a, stream);
   product(weights.qkv, x, a.rows, a.qkv, on);
   product(weights.z, x, a.rows, a.z, on);
   product(weights.ba, x, a.rows, a.ba, on);
+  return 1;
 }
 
 }  // namespace mettle::cuda

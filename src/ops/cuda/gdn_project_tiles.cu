@@ -16,7 +16,8 @@ constexpr int kBlocks = 256;    // that are enough for a GPU: splitting k stops 
 struct Projections {
   P64View qkv, z, ba;
   float *qkv_out, *z_out, *ba_out;
-  int ba_blocks, qkv_blocks, parts;  // blocks of ba; of qkv, for each part of the rows
+  int ba_blocks, qkv_blocks, parts;  // blocks of ba; of qkv, for each part of the rows and each share
+  int shares;                        // of k
   const uint16_t* x;
   int rows;
   int32_t* tickets;
@@ -133,11 +134,13 @@ __global__ __launch_bounds__(256, 2) void gdn_project_tiles_kernel(Projections p
     for (int i = static_cast<int>(threadIdx.x); i < p.ticket_count; i += static_cast<int>(blockDim.x)) p.tickets[i] = 0;
     return;
   }
-  const int block = rest / p.parts, first = (rest - block * p.parts) * BN;
+  const int share = rest / p.parts % p.shares, block = rest / p.parts / p.shares, first = rest % p.parts * BN;
   const bool is_z = block >= p.qkv_blocks;
   const P64View& w = is_z ? p.z : p.qkv;
-  project_block<W, BN>(w, p.x, is_z ? p.z_out : p.qkv_out, p.rows, is_z ? block - p.qkv_blocks : block, first,
-                       all_steps(w), shared, memory);
+  const int steps = all_steps(w).end;
+  project_block<W, BN>(w, p.x, (is_z ? p.z_out : p.qkv_out) + int64_t{share} * p.rows * w.rows, p.rows,
+                       is_z ? block - p.qkv_blocks : block, first,
+                       {steps * share / p.shares, steps * (share + 1) / p.shares}, shared, memory);
 }
 
 struct Output {
@@ -184,7 +187,7 @@ void launch_blocks(Projections p, cudaStream_t stream) {
   p.ba_blocks = p.ba.tiles * ((p.rows + kGdnFewRows - 1) / kGdnFewRows);
   p.qkv_blocks = blocks_of(p.qkv);
   p.parts = (p.rows + BN - 1) / BN;
-  launch({.grid = dim3(static_cast<unsigned>(p.ba_blocks + (p.qkv_blocks + blocks_of(p.z)) * p.parts)),
+  launch({.grid = dim3(static_cast<unsigned>(p.ba_blocks + (p.qkv_blocks + blocks_of(p.z)) * p.parts * p.shares)),
           .block = dim3(256),
           .shared_bytes = kBytes,
           .stream = stream},
@@ -192,9 +195,9 @@ void launch_blocks(Projections p, cudaStream_t stream) {
 }
 
 template <class W>
-bool project_together(const Projections& p, cudaStream_t stream) {
+int project_together(const Projections& p, cudaStream_t stream) {
   p.rows <= 32 ? launch_blocks<W, 32>(p, stream) : launch_blocks<W, 64>(p, stream);
-  return true;
+  return p.shares;
 }
 
 template <class W, int BN>
@@ -225,22 +228,24 @@ void output_of(const Output& p, float* partial, float* parts, cudaStream_t strea
 
 }  // namespace
 
-bool gdn_project_tiles(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream) {
+int gdn_project_tiles(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
-  const Projections p{.qkv = view_of(weights.qkv),
-                      .z = view_of(weights.z),
-                      .ba = view_of(weights.ba),
-                      .qkv_out = a.qkv,
-                      .z_out = a.z,
-                      .ba_out = a.ba,
-                      .ba_blocks = 0,
-                      .qkv_blocks = 0,
-                      .parts = 0,
-                      .x = x,
-                      .rows = a.rows,
-                      .tickets = a.tickets,
-                      .ticket_count = gdn_tickets(a)};
-  if (a.rows > kMostRows || p.ba.format != WeightFormat::kBf16 || p.qkv.format != p.z.format) return false;
+  Projections p{.qkv = view_of(weights.qkv),
+                .z = view_of(weights.z),
+                .ba = view_of(weights.ba),
+                .qkv_out = a.qkv,
+                .z_out = a.z,
+                .ba_out = a.ba,
+                .ba_blocks = 0,
+                .qkv_blocks = 0,
+                .parts = 0,
+                .shares = 1,
+                .x = x,
+                .rows = a.rows,
+                .tickets = a.tickets,
+                .ticket_count = gdn_tickets(a)};
+  if (a.rows > kMostRows || p.ba.format != WeightFormat::kBf16 || p.qkv.format != p.z.format) return 0;
+  if (a.halves && gdn_decodes(a) && a.rows <= kGdnPassRows && p.qkv.cols > tiles::kStepK) p.shares = 2;
   if (p.qkv.format == WeightFormat::kBf16) return project_together<tiles::Bf16>(p, on);
   if (p.qkv.format == WeightFormat::kFp8) return project_together<tiles::Fp8>(p, on);
   return project_together<tiles::Nvfp4>(p, on);

@@ -36,10 +36,11 @@ __global__ __launch_bounds__(256) void gdn_norm_kernel(GdnRecurrent a) {
 
 }  // namespace
 
-void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, float* partial, void* stream,
+void gdn_recurrent(const GdnRecurrent& call, const GdnWeights& weights, const uint16_t* x, float* partial, void* stream,
                    const GdnChunks* chunks) {
   const auto on = static_cast<cudaStream_t>(stream);
-  gdn_project(a, weights, x, stream);
+  GdnRecurrent a = call;
+  a.shares = gdn_project(a, weights, x, stream);
   if (gdn_decodes(a)) {
     gdn_decode(a, stream);
   } else {

@@ -28,6 +28,8 @@ struct GdnRecurrent {
   int most_q = 1;
   bool four_rows = false;                         // of longer sequences, four rows at a time
   bool passes = false;                            // 17 to kGdnPassRows rows: products without shared memory
+  bool halves = false;                            // 17 to kGdnPassRows rows: projections as two sums over k
+  int shares = 1;                                 // such sums of qkv and of z, one behind the other
   int longest = std::numeric_limits<int>::max();  // `four_rows` leaves alone sequences of more rows
   int key_heads = 0, value_heads = 0, dk = 0, dv = 0;
   float eps = 0, q_scale = 0;
@@ -53,10 +55,11 @@ inline int gdn_tickets(const GdnRecurrent& a) { return gdn_decodes(a) ? a.rows *
 // All kernels of a step. With `chunks` longer sequences go through those.
 void gdn_recurrent(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, float* partial, void* stream,
                    const GdnChunks* chunks = nullptr);
-// The projections of x into qkv, z and ba; clears the tickets.
-void gdn_project(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
+// The projections of x into qkv, z and ba; clears the tickets. Returns the shares it left.
+int gdn_project(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
 bool gdn_project_few(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
-bool gdn_project_tiles(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
+// 0: another's.
+int gdn_project_tiles(const GdnRecurrent& a, const GdnWeights& weights, const uint16_t* x, void* stream);
 // The output product of core, or false: it is another product's.
 bool gdn_output_tiles(const GdnRecurrent& a, const GdnWeights& weights, float* partial, void* stream);
 void gdn_clear(const GdnRecurrent& a, void* stream);  // the tickets alone
