@@ -87,6 +87,37 @@ TEST(CudaProducts, MoeRefusesWhatItsTablesDoNotHold) {
   expect_served(cuda_backend<MoeOp>("tiles").supports(p, gpu(90)));
 }
 
+TEST(CudaProducts, FusedSmallRefusesWhatItsBlocksDoNotHold) {
+  const auto& b = cuda_backend<MoeOp>("fused_small");
+  expect_served(b.supports(moe(), gpu(80)));
+  MoeProblem p = moe();
+  p.hidden = 4096, p.experts = 512, p.top_k = 10, p.width = p.shared_width = 1024;
+  expect_served(b.supports(p, gpu(90)));
+  p = moe(), p.width = p.shared_width = 32;
+  expect_served(b.supports(p, gpu(90)));
+  p = moe(), p.shared_width = 0;
+  expect_served(b.supports(p, gpu(90)));
+  p = moe(), p.hidden = 768;
+  expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "hidden 768", "a multiple of 512");
+  p = moe(), p.hidden = 4608;
+  expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "hidden 4608", "at most 4096");
+  p = moe(), p.width = p.shared_width = 768;
+  expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "width 768", "a multiple of 512");
+  p = moe(), p.width = p.shared_width = 2560;
+  expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "width 2560", "at most 2048");
+  p = moe(), p.shared_width = 1024;
+  expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "shared expert of width 1024", "width 512");
+  p = moe(), p.shared_format = WeightFormat::kFp8;
+  expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "512 in fp8", "nvfp4");
+  p = moe(), p.router_format = WeightFormat::kNvfp4;
+  expect_refused(b.supports(p, gpu(90)), VerdictCode::kFormatUnsupported, "router in nvfp4", "bf16");
+  p = moe(), p.format = WeightFormat::kFp8;
+  expect_refused(b.supports(p, gpu(90)), VerdictCode::kFormatUnsupported, "experts in fp8", "nvfp4");
+  p = moe(), p.experts = 513;
+  expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "513", "512");
+  expect_refused(b.supports(moe(), gpu(75)), VerdictCode::kWrongSm, "sm75", "sm80");
+}
+
 TEST(CudaProducts, WgmmaIsATacticOfSm90Alone) {
   EXPECT_EQ(cuda::tile_tactics(gpu(80)).size(), 1u);
   EXPECT_EQ(cuda::tile_tactics(gpu(120)).size(), 1u);
@@ -121,8 +152,8 @@ TEST(CudaProducts, StreamAndWideAreTacticsOfNvfp4ExpertsAlone) {
                                     {384, 32},
                                     {799, 32},
                                     {800, 64},
-                                    {1599, 64},
-                                    {1600, 96},
+                                    {1567, 64},
+                                    {1568, 96},
                                     {2048, 96},
                                     {2592, 128},
                                     {8192, 128}})

@@ -43,7 +43,7 @@ TEST(ForeignNames, WhatIsPlannedIsNotBuiltWhereItWillRunAndWrongElsewhere) {
 }
 
 TEST(ForeignNames, ARemedyNamesNoBackendThatIsRefusedItself) {
-  EXPECT_EQ(what_instead("moe", DeviceKind::kCuda, {"tiles"}), "use w4a16_mma or auto");
+  EXPECT_EQ(what_instead("moe", DeviceKind::kCuda, {"tiles"}), "use w4a16_mma, fused_small or auto");
   EXPECT_EQ(what_instead("attention", DeviceKind::kCuda, {"flash"}), "use auto");
 }
 
@@ -92,7 +92,7 @@ TEST(ForeignNames, PrebuiltKernelsOfSm100AreRefusedElsewhere) {
     EXPECT_EQ(v.have, device);
     EXPECT_EQ(v.need, "sm100 or sm103");
   }
-  EXPECT_EQ(on("sm120", "moe", "flashinfer_trtllm").verdict.remedy, "use w4a16_mma, tiles or auto");
+  EXPECT_EQ(on("sm120", "moe", "flashinfer_trtllm").verdict.remedy, "use w4a16_mma, fused_small, tiles or auto");
   EXPECT_EQ(on("cpu", "moe", "flashinfer_trtllm").verdict.remedy, "use cpu_gemv, cpu_gemm or auto");
   EXPECT_EQ(on("sm100", "moe", "flashinfer_trtllm").verdict.code, VerdictCode::kNotBuilt);
 }
