@@ -12,6 +12,7 @@
 namespace mettle::mutants {
 namespace {
 
+constexpr size_t kFewestOfAnOp = 12, kFewest = 140;
 constexpr std::string_view kOps[] = {"embed", "join", "linear", "moe", "attention", "gdn", "sample"};
 
 template <class T>
@@ -83,6 +84,16 @@ size_t Score::naive() const {
 size_t Score::false_alarms() const {
   return static_cast<size_t>(
       std::count_if(healthy.begin(), healthy.end(), [](const HealthyResult& h) { return !h.passed; }));
+}
+
+std::string missing_faults(const std::map<std::string, size_t>& of_op) {
+  size_t all = 0;
+  for (const auto& [op, count] : of_op) {
+    if (count < kFewestOfAnOp)
+      return fmt::format("{} has {} faults, at least {} are asked for", op, count, kFewestOfAnOp);
+    all += count;
+  }
+  return all < kFewest ? fmt::format("there are {} faults, at least {} are asked for", all, kFewest) : "";
 }
 
 void print(const Score& score, bool each) {

@@ -39,8 +39,12 @@ struct Score {
   size_t caught() const;  // at every geometry
   size_t naive() const;   // faults that the naive check passes at every geometry
   size_t false_alarms() const;
+  bool hard_to_see() const { return 2 * naive() >= faults(); }  // at least half pass the naive check
   bool all_well() const { return caught() == faults() && false_alarms() == 0; }
 };
+
+// Why so many faults of each op are too few; empty when they are enough.
+std::string missing_faults(const std::map<std::string, size_t>& of_op);
 
 // One line per fault, the sums, and as the last line `caught N of N, false alarms 0`.
 void print(const Score& score, bool each);
