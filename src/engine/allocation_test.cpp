@@ -75,10 +75,11 @@ std::vector<SamplingParams> every_kind() {
   return all;
 }
 
-EngineStats expect_no_allocations(EngineOptions options, const std::string& backend) {
+EngineStats expect_no_allocations(EngineOptions options, const std::string& backend, Probe probe = {}) {
   options.cache_bytes = 64 << 20;
   options.step_tokens = 24;  // the prompts come in chunks
-  const auto engine = start_probed(options, {.choices = std::make_shared<UnprovedChoices>(backend)});
+  probe.choices = std::make_shared<UnprovedChoices>(backend);
+  const auto engine = start_probed(options, probe);
   const auto run = [&] {
     Ends ends;
     int count = 0;
@@ -123,6 +124,16 @@ TEST(Allocations, NoneWithSeveralThreadsAndRanks) {
   expect_no_allocations(options, "cpu_gemm");
   options.tp_size = 2;
   expect_no_allocations(options, "cpu_gemv");
+}
+
+TEST(Allocations, NoneWhileStepsRunAhead) {
+  Probe probe;
+  probe.watch_every = 1000;
+  probe.ahead = std::make_shared<std::atomic<uint64_t>>(0);
+  EngineOptions options = tiny_options();
+  options.max_running = 3;  // with a penalty none runs ahead; the last ones have none
+  expect_no_allocations(options, "cpu_gemv", probe);
+  EXPECT_GT(*probe.ahead, 0u);
 }
 
 TEST(Allocations, NoneWhilePreempted) {

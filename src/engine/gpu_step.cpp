@@ -94,7 +94,7 @@ void GpuStep::drop_graphs(const std::array<bool, kRowBuckets.size()>& buckets) {
   });
 }
 
-void GpuStep::run(const Step& step, bool replay) {
+void GpuStep::run(const Step& step, bool replay, const SampleResult* results) {
   const auto n = static_cast<int>(step.batch.sequences.size());
   int context = 1;
   for (const BatchSequence& s : step.batch.sequences) context = std::max(context, s.ctx_len + s.q_len);
@@ -104,10 +104,14 @@ void GpuStep::run(const Step& step, bool replay) {
   const bool decode =
       one_each && (limits_.deterministic || (std::ssize(step.logit_rows) == n && graph != graphs_.end()));
   Stream on{.cuda = stream_.handle()};
+  const auto upload = [&] {
+    stage_.upload(&stream_);
+    if (results != nullptr) stage_.take_ids(results, step.batch.rows, &stream_);
+  };
   if (!decode && !limits_.deterministic) {
     Step on_device = step;
     on_device.batch.device = &stage_.fill(step.batch, step.ids, step.logit_rows);
-    stage_.upload(&stream_);
+    upload();
     return model_.forward(on_device, on);
   }
   const int rows = decode ? bucket.sequences : limits_.rows;
@@ -117,7 +121,7 @@ void GpuStep::run(const Step& step, bool replay) {
                                            .logit_rows = bucket.sequences,
                                            .most_context = bucket.context,
                                            .most_q = decode ? 1 : limits_.rows});
-  stage_.upload(&stream_);
+  upload();
   if (decode && replay && graph != graphs_.end()) return graph->second->launch(stream_);
   Step eager = stand_in(bucket, rows);
   eager.batch.device = &device;

@@ -32,7 +32,8 @@ class GpuStep {
   void capture();
   // Enqueues the step on stream(). Without `replay` a decode step's graph is not used: the same bucket, padding and
   // kernels are launched one by one.
-  void run(const Step& step, bool replay = true);
+  // `results`: of a step ahead of it on the stream; ids are then indices into them.
+  void run(const Step& step, bool replay = true, const SampleResult* results = nullptr);
   // From now on every step is launched kernel by kernel; or every step whose rows are in one of these buckets (see
   // ops/dispatch.h): a graph holds on to the backends it was recorded with.
   void drop_graphs() { graphs_.clear(); }

@@ -32,9 +32,15 @@ EngineLoop::EngineLoop(EngineParts parts) : parts_(std::move(parts)), scheduler_
   chosen_.reserve(sequences);
   probed_.reserve(sequences);
   told_.top.reserve(std::size(SampleResult{}.top_ids));
+  for (auto* list : {&ahead_.ids, &ahead_.logit_rows}) list->reserve(sequences);
+  ahead_.requests.reserve(sequences);
+  ahead_.batch.reserve(sequences);
+  landed_.reserve(sequences);
+  chosen_rows_.reserve(sequences);
+  own_results_.reserve(sequences);
   sample_rows_.reserve(sequences);
   Place& place = parts_.runner->place();
-  sample_stage_ = std::make_unique<SampleStage>(static_cast<int>(sequences), place);
+  for (auto& stage : sample_stages_) stage = std::make_unique<SampleStage>(static_cast<int>(sequences), place);
   sample_ws_.bytes = parts_.sample_choices.workspace(parts_.sample_problem, static_cast<int>(sequences),
                                                      parts_.runner->team().members());
   sample_ws_.data = static_cast<uint8_t*>(place.take(sample_ws_.bytes));
@@ -129,6 +135,7 @@ void EngineLoop::loop() {
   try {
     if (on_gpu()) gpu::use(parts_.info.device.index);
     while (take_requests()) step();
+    parts_.runner->wait();
     finish_all(Finish::kCancelled, {});
   } catch (const std::exception& e) {
     // Not an error of one step (step() ends those), so nothing here can be trusted to go on.
@@ -164,6 +171,7 @@ bool EngineLoop::take_requests() {
   for (const uint64_t id : taken_cancels_) finish(id, {.finish = Finish::kCancelled});
   taken_cancels_.clear();
   if (all) finish_all(Finish::kCancelled, {});
+  if (!accused.empty()) parts_.runner->wait();  // graphs go with a backend
   for (const ProofEntry& e : accused)
     quarantine(e.op, e.backend,
                fmt::format("its spot proof failed: {}: {}, {}", e.problem, name_of(e.verdict.code), e.verdict.sentence),
@@ -173,7 +181,9 @@ bool EngineLoop::take_requests() {
 
 void EngineLoop::step() {
   const auto start = std::chrono::steady_clock::now();
-  const std::span<const ScheduledRows> rows = scheduler_.schedule();
+  std::span<const ScheduledRows> rows = landed();
+  ran_ahead_ = !rows.empty();
+  if (!ran_ahead_) rows = scheduler_.schedule();
   if (rows.empty()) {
     update_gauges();
     return;
@@ -183,13 +193,14 @@ void EngineLoop::step() {
   step_ids_.clear();
   for (const ScheduledRows& r : rows) step_ids_.push_back(r.sequence->id);
   try {
-    run_model(rows);
+    if (!ran_ahead_) run_model(rows);
     sample(rows);
   } catch (const std::exception& e) {
     // A failed device or CUDA call: nothing can be trusted to go on. loop() ends every request and says so.
     const auto* error = dynamic_cast<const Error*>(&e);
     if (on_gpu() || (error != nullptr && error->code == Code::kDevice)) throw;
     log::error("engine: a step of {} sequences failed: {}", rows.size(), e.what());
+    ahead_.requests.clear();
     TokenEvent event{.finish = Finish::kError, .error = fmt::format("the step failed: {}", e.what())};
     for (const uint64_t id : step_ids_) finish(id, event);
   }
@@ -202,6 +213,7 @@ void EngineLoop::run_model(std::span<const ScheduledRows> rows) {
   batch_.clear();
   logit_rows_.clear();
   chosen_.clear();
+  chosen_rows_.clear();
   probed_.clear();
   for (const ScheduledRows& r : rows) {
     const Sequence& s = *r.sequence;
@@ -215,6 +227,7 @@ void EngineLoop::run_model(std::span<const ScheduledRows> rows) {
                       .state_out = s.slot});
     if (r.rows < s.left()) continue;
     logit_rows_.push_back(last);
+    chosen_rows_.push_back(static_cast<int>(chosen_.size()));
     chosen_.push_back(r.sequence);
     probed_.push_back({s.id, s.size() - 1});
   }
@@ -224,7 +237,7 @@ void EngineLoop::run_model(std::span<const ScheduledRows> rows) {
       .ids = ids_.data(),
       .logit_rows = logit_rows_,
       .logits = view_of(parts_.runner->logits().data, DType::kF32, {std::ssize(logit_rows_), vocab})};
-  watched_ = watches();
+  watched_ = watches(counted_.steps);
   if (parts_.probe.route_steps != nullptr && *parts_.probe.route_steps) {
     run_probed(step);
   } else if (watched_) {
@@ -273,24 +286,35 @@ void EngineLoop::sample(std::span<const ScheduledRows> rows) {
     find_hits(rows, {});
     return end_hits(static_cast<int>(ids_.size()));
   }
-  sample_rows_.clear();
-  for (const Sequence* s : chosen_) sample_rows_.push_back(sample_row(*s));
-  sample_rows_.resize(sampled_rows());
-  const int count = static_cast<int>(sample_rows_.size());
+  if (!ran_ahead_) {
+    sample_rows_.clear();
+    for (const Sequence* s : chosen_) sample_rows_.push_back(sample_row(*s));
+    enqueue_sampling(turn_, sampled_rows());
+  }
+  const int turn = std::exchange(turn_, turn_ ^ 1);
+  run_ahead();
+  parts_.runner->wait_for(turn);
+  const std::span<const SampleResult> results = results_of_chosen(turn);
+  find_hits(rows, results);
+  for (size_t i = 0; i < chosen_.size(); ++i)
+    if (!is_hit(*chosen_[i])) publish(*chosen_[i], results[i]);
+  end_hits(static_cast<int>(ids_.size()));
+}
+
+void EngineLoop::enqueue_sampling(int turn, size_t rows) {
+  sample_rows_.resize(rows);
+  SampleStage& stage = *sample_stages_[turn];
+  const int count = static_cast<int>(rows);
   const SampleArgs args{.problem = parts_.sample_problem,
                         .rows = count,
                         .logits = view_of(parts_.runner->logits().data, DType::kF32, {count, parts_.info.vocab_size}),
                         .params = sample_rows_,
-                        .results = sample_stage_->results(sample_rows_.size()),
+                        .results = stage.results(rows),
                         .ws = sample_ws_,
-                        .device = on_gpu() ? &sample_stage_->fill(sample_rows_) : nullptr};
+                        .device = on_gpu() ? &stage.fill(sample_rows_) : nullptr};
   Stream stream = parts_.runner->stream();
   run_op(parts_.sample_choices.at(count), args, stream);
-  parts_.runner->wait();
-  find_hits(rows, args.results);
-  for (size_t i = 0; i < chosen_.size(); ++i)
-    if (!is_hit(*chosen_[i])) publish(*chosen_[i], args.results[i]);
-  end_hits(static_cast<int>(ids_.size()));
+  parts_.runner->mark_point(turn);
 }
 
 void EngineLoop::publish(Sequence& s, const SampleResult& result) {

@@ -54,6 +54,16 @@ class EngineLoop : public Engine {
   void run_probed(Step step);  // the experts of every layer are told
   void probe(const TensorView& logits);
   void sample(std::span<const ScheduledRows> rows);
+  // Puts the choice of tokens of rows of logits behind what is enqueued, with its point.
+  void enqueue_sampling(int turn, size_t rows);
+  std::span<const SampleResult> results_of_chosen(int turn);  // as chosen_
+
+  // Steps ahead (loop_ahead.cpp): while the host hears of a step's tokens the next one runs, with ids that the device
+  // takes from the results of the first. Only when nothing that the host does between them could change it.
+  void run_ahead();
+  bool may_run_ahead();
+  // Rows of the step that ran ahead, of requests that have not ended since; none when no step did.
+  std::span<const ScheduledRows> landed();
   // Rows of logits that are sampled: on a deterministic GPU always as many, those beyond the step's are not looked at.
   size_t sampled_rows() const;
   bool on_gpu() const { return parts_.info.device.kind == DeviceKind::kCuda; }
@@ -71,7 +81,7 @@ class EngineLoop : public Engine {
     int32_t mark = 0;            // where first; kUnmarked: only its token says so
     bool finite_logits = false;  // of those without a mark: it is the sampling
   };
-  bool watches() const;
+  bool watches(uint64_t step) const;
   void find_hits(std::span<const ScheduledRows> rows, std::span<const SampleResult> results);
   bool is_hit(const Sequence& sequence) const;
   bool logits_finite(size_t row);
@@ -95,9 +105,19 @@ class EngineLoop : public Engine {
   std::vector<Sequence*> chosen_;   // sequences whose next token is chosen in this step, as logit_rows_
   std::vector<uint64_t> step_ids_;  // requests of this step: its sequences may be gone when it fails
   std::vector<ProbedRow> probed_;
-  TokenEvent told_;  // the event of a token; its alternatives keep their room
+  TokenEvent told_;               // the event of a token; its alternatives keep their room
+  std::vector<int> chosen_rows_;  // as chosen_: its row of the step's results
   std::vector<SampleRow> sample_rows_;
-  std::unique_ptr<SampleStage> sample_stage_;
+  std::unique_ptr<SampleStage> sample_stages_[2];
+  int turn_ = 0;  // which of them, and which point, the step has that is waited for
+  std::vector<SampleResult> own_results_;
+  struct Ahead {  // the step that runs ahead; no requests: none does
+    std::vector<uint64_t> requests;
+    std::vector<int32_t> ids, logit_rows;
+    std::vector<BatchSequence> batch;
+  } ahead_;
+  std::vector<ScheduledRows> landed_;
+  bool ran_ahead_ = false;  // this step
   Workspace sample_ws_;
   Buffer probed_logits_;  // a GPU's, for the probe
   EngineStats counted_;   // published under the lock

@@ -19,9 +19,9 @@ constexpr uint64_t kAlertSteps = 4096;
 
 }  // namespace
 
-bool EngineLoop::watches() const {
+bool EngineLoop::watches(uint64_t step) const {
   if (parts_.guard == Guard::kOff) return false;
-  return counted_.steps < alert_until_ || counted_.steps % watch_every_ == 0;
+  return step < alert_until_ || step % watch_every_ == 0;
 }
 
 void EngineLoop::find_hits(std::span<const ScheduledRows> rows, std::span<const SampleResult> results) {
@@ -37,7 +37,8 @@ void EngineLoop::find_hits(std::span<const ScheduledRows> rows, std::span<const 
       const SampleResult& result = results[next];
       if (!bad && (result.token < 0 || !std::isfinite(result.logprob))) {
         bad = true;
-        hit.finite_logits = logits_finite(next);
+        // A step ahead has written others there; which op it was is then found by computing again.
+        hit.finite_logits = ahead_.requests.empty() && logits_finite(static_cast<size_t>(chosen_rows_[next]));
       }
       ++next;
     }
@@ -92,6 +93,7 @@ OpPlace EngineLoop::compute_again(const Sequence& s, int last_rows) {
 
 void EngineLoop::end_hits(int rows) {
   if (hits_.empty()) return;
+  parts_.runner->wait();
   const bool guarded = parts_.guard != Guard::kOff;
   counted_.nonfinite_rows += hits_.size();
   std::vector<OpPlace> places;

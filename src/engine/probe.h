@@ -25,6 +25,8 @@ struct Probe {
   std::function<void(int layer, int top_k, std::span<const int32_t> experts)> on_routes;
   std::shared_ptr<ChoiceSource> choices;  // null: from proofs, as Engine::start does
   uint64_t watch_every = 0;               // steps; 0: as the guard has it
+  // Counts steps that ran ahead (EngineLoop). A GPU's always do; on a CPU they do where it is there.
+  std::shared_ptr<std::atomic<uint64_t>> ahead;
 };
 
 std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe);

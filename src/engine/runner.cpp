@@ -52,6 +52,7 @@ void Runner::ready(const Sizes& sizes) {
     ranks_[r]->ready({.rows = sizes.rows, .logit_rows = sizes.logit_rows, .team_members = teams_[r]->members()},
                      std::move(views), comm_);
   }
+  ahead_ids_.resize(static_cast<size_t>(sizes.rows));
   most_marks_ = static_cast<size_t>(std::max(sizes.rows, sizes.logit_rows));  // a graph's padding is marked too
   for (const auto& place : places_)
     marks_.push_back(static_cast<int32_t*>(place->take_shared(most_marks_ * sizeof(int32_t))));
@@ -65,6 +66,7 @@ void Runner::ready(const Sizes& sizes) {
                                                      .slots = sizes.slots,
                                                      .deterministic = sizes.deterministic},
                                      logits_, place());
+    for (auto& point : points_) point = std::make_unique<gpu::Event>();
     gpu_->capture();
     return;
   }
@@ -86,6 +88,23 @@ void Runner::run_rank(size_t rank, const Step& step) {
     if (!error_) error_ = std::current_exception();
     comm_.abort();
   }
+}
+
+void Runner::run_ahead(const Step& step, const SampleResult* results) {
+  if (gpu_ != nullptr) return gpu_->run(step, true, results);
+  Step with_ids = step;
+  for (int row = 0; row < step.batch.rows; ++row)
+    ahead_ids_[static_cast<size_t>(row)] = std::max(results[step.ids[row]].token, 0);
+  with_ids.ids = ahead_ids_.data();
+  run(with_ids);
+}
+
+void Runner::mark_point(int point) {
+  if (gpu_ != nullptr) points_[point]->record(gpu_->stream());
+}
+
+void Runner::wait_for(int point) {
+  if (gpu_ != nullptr) points_[point]->wait();
 }
 
 void Runner::run_eagerly(const Step& step) {

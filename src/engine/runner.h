@@ -11,6 +11,7 @@
 #include "base/thread_team.h"
 #include "engine/gpu_step.h"
 #include "models/model.h"
+#include "tensor/gpu_event.h"
 #include "tensor/place.h"
 
 namespace mettle {
@@ -33,6 +34,11 @@ class Runner {
   void ready(const Sizes& sizes);
   // On a CPU: returns when every rank is done; rethrows the first failure. On a GPU the work goes on: see wait().
   void run(const Step& step);
+  // A step whose ids are indices into the results of the one ahead of it, which nobody has to have seen yet.
+  void run_ahead(const Step& step, const SampleResult* results);
+  // Two points in the work: of what is enqueued now; wait_for() returns when it is done, whatever was enqueued since.
+  void mark_point(int point);
+  void wait_for(int point);
   // The same without captured graphs.
   void run_eagerly(const Step& step);
   // The same with every op's output looked at. After wait(), mark() says where a row first was not finite, of all
@@ -69,6 +75,8 @@ class Runner {
   std::vector<std::vector<TensorView>> caches_;  // of each rank, as its caches()
   TensorView logits_;
   std::unique_ptr<GpuStep> gpu_;
+  std::unique_ptr<gpu::Event> points_[2];  // of a GPU
+  std::vector<int32_t> ahead_ids_;
   std::vector<int32_t*> marks_;  // of each rank, for any row of a step
   size_t most_marks_ = 0;
 

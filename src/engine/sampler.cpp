@@ -106,8 +106,11 @@ void prepare_sampling(Sequence& s, std::span<const int32_t> eos_ids) {
   s.counts.reserve(s.counts.size() + static_cast<size_t>(s.most_new));
 }
 
-SampleRow sample_row(const Sequence& s) {
+bool sampled_alone(const Sequence& s) { return !has_penalty(s.params); }
+
+SampleRow sample_row(const Sequence& s, int ahead) {
   const SamplingParams& p = s.params;
+  const int generated = s.generated() + ahead;
   return {.temperature = static_cast<float>(p.temperature),
           .top_k = p.top_k,
           .top_p = static_cast<float>(p.top_p),
@@ -115,10 +118,10 @@ SampleRow sample_row(const Sequence& s) {
           .repetition = static_cast<float>(p.repetition),
           .presence = static_cast<float>(p.presence),
           .frequency = static_cast<float>(p.frequency),
-          .random = random_number(s.seed, static_cast<uint64_t>(s.generated())),
+          .random = random_number(s.seed, static_cast<uint64_t>(generated)),
           .top_logprobs = std::max(p.top_logprobs, 0),
           .counts = s.counts,
-          .biases = s.generated() < p.min_tokens ? s.biases_and_stops : s.biases};
+          .biases = generated < p.min_tokens ? s.biases_and_stops : s.biases};
 }
 
 bool stops(const Sequence& s, int32_t token) { return std::binary_search(s.stop_ids.begin(), s.stop_ids.end(), token); }

@@ -16,7 +16,9 @@ void check_sampling(const SamplingParams& params, int vocab);
 
 // Fills stop ids, biases and counts of a new sequence, with room for all it may generate.
 void prepare_sampling(Sequence& sequence, std::span<const int32_t> eos_ids);
-SampleRow sample_row(const Sequence& sequence);
+// `ahead`: of the token after the next one. Only where no token depends on those before it, but by the model.
+SampleRow sample_row(const Sequence& sequence, int ahead = 0);
+bool sampled_alone(const Sequence& sequence);  // no penalty counts its tokens
 bool stops(const Sequence& sequence, int32_t token);
 void append_token(Sequence& sequence, int32_t token);
 

@@ -38,6 +38,18 @@ std::unique_ptr<Sequence> Scheduler::remove_any() {
   return remove(running_.empty() ? waiting_.front()->id : running_.front()->id);
 }
 
+Sequence* Scheduler::find(uint64_t id) {
+  const auto at = std::lower_bound(running_.begin(), running_.end(), id,
+                                   [](const std::unique_ptr<Sequence>& s, uint64_t wanted) { return s->id < wanted; });
+  return at != running_.end() && (*at)->id == id ? at->get() : nullptr;
+}
+
+bool Scheduler::grow_to(Sequence& sequence, int tokens) {
+  for (; std::ssize(sequence.blocks) < blocks_for(tokens); sequence.blocks.push_back(blocks_.take()))
+    if (blocks_.free() == 0) return false;
+  return true;
+}
+
 void Scheduler::release(Sequence& sequence) {
   for (const int32_t block : sequence.blocks) blocks_.give(block);
   sequence.blocks.clear();

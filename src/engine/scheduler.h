@@ -39,6 +39,10 @@ class Scheduler {
   // Takes the sequence out, its blocks and slot go back; null for an unknown id.
   std::unique_ptr<Sequence> remove(uint64_t id);
   std::unique_ptr<Sequence> remove_any();
+  Sequence* find(uint64_t id);  // that runs; null for any other
+  std::span<const std::unique_ptr<Sequence>> all_running() const { return running_; }
+  // Blocks for so many tokens of a sequence that runs, out of those that are free: none is preempted for it.
+  bool grow_to(Sequence& sequence, int tokens);
   // Rows of the next step, valid until the next call; empty when there is nothing to do.
   std::span<const ScheduledRows> schedule();
 

@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/error.h"
+#include "ops/cuda/take_ids.h"
 
 namespace mettle {
 namespace {
@@ -30,7 +31,7 @@ struct Offsets {
 BatchStage::BatchStage(const Limits& limits, Place& place) : limits_(limits), place_(place) {
   const Offsets at(limits);
   const auto bytes = static_cast<size_t>(at.blocks + limits.blocks) * sizeof(int32_t);
-  host_ = static_cast<int32_t*>(place.take_shared(bytes));
+  for (int32_t*& image : images_) image = static_cast<int32_t*>(place.take_shared(bytes));
   device_ = static_cast<int32_t*>(place.take(bytes));
   batch_.ids = device_;
   batch_.row_sequence = device_ + at.row_sequence;
@@ -50,6 +51,7 @@ const DeviceBatch& BatchStage::fill(const Batch& batch, const int32_t* ids, std:
   CHECK(batch_.rows <= limits_.rows && batch_.sequences <= limits_.sequences && batch_.logit_rows <= limits_.logit_rows,
         fmt::format("batch of {} rows, {} sequences, {} logit rows: the stage holds {}, {}, {}", batch_.rows,
                     batch_.sequences, batch_.logit_rows, limits_.rows, limits_.sequences, limits_.logit_rows));
+  host_ = host_ == images_[0] ? images_[1] : images_[0];
   auto* sequence = reinterpret_cast<DeviceSequence*>(host_ + at.sequence);
   int32_t *row_sequence = host_ + at.row_sequence, *row_position = host_ + at.row_position;
   std::fill_n(host_, batch_.rows, 0);
@@ -94,6 +96,11 @@ void BatchStage::upload(gpu::Stream* stream) {
     place_.copy_in(device_, host_, bytes);
   else
     stream->copy_in(device_, host_, bytes);
+}
+
+void BatchStage::take_ids(const SampleResult* results, int rows, gpu::Stream* stream) {
+  if (stream != nullptr) return cuda::take_ids(device_, results, rows, stream->handle());
+  for (int row = 0; row < rows; ++row) device_[row] = std::max(results[device_[row]].token, 0);
 }
 
 }  // namespace mettle

@@ -1,8 +1,10 @@
 // A batch as kernels read it: an image in memory that host and device share, copied to its fixed place on the device.
+// There are two images, taken in turn: one may be filled while the copy of the other has not begun.
 #pragma once
 #include <span>
 
 #include "ops/batch.h"
+#include "ops/sample.h"
 #include "tensor/gpu.h"
 #include "tensor/place.h"
 
@@ -27,12 +29,15 @@ class BatchStage {
     return fill(batch, ids, logit_rows, Padding{});
   }
   void upload(gpu::Stream* stream);  // null: now
+  // After upload(): ids[row] = token of results[ids[row]] for the first `rows`, 0 where it is none. For a step that is
+  // enqueued before anybody has seen the results of the one ahead of it.
+  void take_ids(const SampleResult* results, int rows, gpu::Stream* stream);
 
  private:
   Limits limits_;
   Place& place_;
-  int32_t *host_ = nullptr, *device_ = nullptr;
-  int64_t used_ = 0;  // words of the image
+  int32_t *images_[2] = {}, *host_ = nullptr, *device_ = nullptr;  // host_: the image that was filled last
+  int64_t used_ = 0;                                               // words of the image
   DeviceBatch batch_;
 };
 

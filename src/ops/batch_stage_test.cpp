@@ -42,6 +42,43 @@ TEST(BatchStage, WritesEveryArrayAndMarksPadding) {
   EXPECT_EQ(d.sequence[2].state_out, -1);
 }
 
+TEST(BatchStage, TakesIdsFromResults) {
+  const TwoSequences t;
+  const auto place = host_place();
+  BatchStage stage({.rows = 8, .sequences = 4, .logit_rows = 4, .blocks = 3}, *place);
+  const std::vector<SampleResult> results = {{.token = 70}, {.token = -1}, {.token = 72}, {.token = 73}};
+  const std::vector<int32_t> rows_of = {3, 1, 0, 2};
+  const DeviceBatch& d = stage.fill(t.batch(), rows_of.data(), t.logit_rows, {.rows = 6});
+  stage.upload(nullptr);
+  stage.take_ids(results.data(), 4, nullptr);
+  EXPECT_EQ(std::vector<int32_t>(d.ids, d.ids + 6), (std::vector<int32_t>{73, 0, 70, 72, 0, 0}));
+}
+
+// What one step's copy has not read yet the next step's image does not change.
+TEST(BatchStage, ImagesTakeTurns) {
+  class Shared : public Place {
+   public:
+    DeviceKind kind() const override { return DeviceKind::kCpu; }
+    void* take(size_t bytes) override { return inner->take(bytes); }
+    void* take_shared(size_t bytes) override {
+      images.push_back(static_cast<int32_t*>(inner->take_shared(bytes)));
+      return images.back();
+    }
+    void copy_in(void* to, const void* from, size_t bytes) override { inner->copy_in(to, from, bytes); }
+    void copy_out(void* to, const void* from, size_t bytes) override { inner->copy_out(to, from, bytes); }
+    std::unique_ptr<Place> inner = host_place();
+    std::vector<int32_t*> images;
+  };
+  const TwoSequences t;
+  Shared place;
+  BatchStage stage({.rows = 8, .sequences = 4, .logit_rows = 4, .blocks = 3}, place);
+  ASSERT_EQ(place.images.size(), 2u);
+  const std::vector<int32_t> others = {51, 52, 53, 54};
+  stage.fill(t.batch(), t.ids.data(), t.logit_rows);
+  stage.fill(t.batch(), others.data(), t.logit_rows);
+  EXPECT_EQ(place.images[0][0] + place.images[1][0], 11 + 51);
+}
+
 TEST(BatchStage, PaddingMayStandForLongerSequences) {
   const TwoSequences t;
   const auto place = host_place();

@@ -9,6 +9,7 @@
 #include "tensor/buffer.h"
 #include "tensor/gpu.h"
 #include "tensor/gpu_check.h"
+#include "tensor/gpu_event.h"
 
 namespace mettle::gpu {
 namespace {
@@ -184,6 +185,22 @@ void Stream::copy_in(void* to, const void* from, size_t bytes) {
 }
 void Stream::copy_out(void* to, const void* from, size_t bytes) {
   CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, static_cast<cudaStream_t>(handle_)));
+}
+
+Event::Event() {
+  cudaEvent_t event = nullptr;
+  CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  handle_ = event;
+}
+Event::~Event() {
+  if (handle_ != nullptr) cudaEventDestroy(static_cast<cudaEvent_t>(handle_));
+}
+void Event::record(Stream& stream) {
+  CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(handle_), static_cast<cudaStream_t>(stream.handle())));
+}
+void Event::wait() {
+  CUDA_CHECK(cudaEventSynchronize(static_cast<cudaEvent_t>(handle_)));
+  CUDA_CHECK(cudaGetLastError());
 }
 
 Graph::Graph(Stream& stream, const std::function<void()>& enqueue) {

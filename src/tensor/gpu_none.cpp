@@ -2,6 +2,7 @@
 #if !METTLE_CUDA
 #include "base/error.h"
 #include "tensor/gpu.h"
+#include "tensor/gpu_event.h"
 
 namespace mettle::gpu {
 namespace {
@@ -21,6 +22,10 @@ Stream::~Stream() = default;
 void Stream::wait() { none(); }
 void Stream::copy_in(void*, const void*, size_t) { none(); }
 void Stream::copy_out(void*, const void*, size_t) { none(); }
+Event::Event() { none(); }
+Event::~Event() = default;
+void Event::record(Stream&) { none(); }
+void Event::wait() { none(); }
 Graph::Graph(Stream&, const std::function<void()>&) { none(); }
 Graph::~Graph() = default;
 void Graph::launch(Stream&) { none(); }
