@@ -19,7 +19,7 @@ void check_size(std::string_view text, const RequestJsonLimits& limits) {
   if (text.size() > limits.bytes)
     fail(Code::kInvalidRequest, fmt::format("body: at most {} bytes, got {}", limits.bytes, text.size()));
   std::vector<size_t> keys;  // of each open bracket
-  size_t values = 0;
+  size_t values = 0, comparisons = 0;
   for (size_t i = 0; i < text.size(); ++i) {
     switch (text[i]) {
       case '"':
@@ -46,6 +46,11 @@ void check_size(std::string_view text, const RequestJsonLimits& limits) {
         if (!keys.empty() && ++keys.back() > limits.keys)
           fail(Code::kInvalidRequest,
                fmt::format("body: at most {} keys in one object, one more at byte {}", limits.keys, i));
+        if (!keys.empty()) comparisons += keys.back();
+        if (comparisons > limits.comparisons)
+          fail(Code::kInvalidRequest,
+               fmt::format("body: at most {} comparisons of keys, all objects together; one more at byte {}",
+                           limits.comparisons, i));
         break;
       default:
         break;

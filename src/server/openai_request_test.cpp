@@ -77,6 +77,14 @@ TEST(JsonLimits, BoundsDepthKeysAndValuesBeforeAnythingIsBuilt) {
   for (int i = 0; i < 2'000'001; ++i) values += ",0";
   EXPECT_NE(json_error(values + "]").find("at most 2000000 values"), std::string::npos);
   EXPECT_NE(json_error(std::string((16 << 20) + 1, ' ')).find("at most 16777216 bytes"), std::string::npos);
+  // Many objects of many keys: each may be as large as it is, all of them may not.
+  std::string object = "{\"x\":1";
+  for (int i = 1; i < 4096; ++i) object += ",\"" + std::to_string(i) + "\":1";
+  object += "}";
+  EXPECT_EQ(json_error("[" + object + "," + object + "]"), "accepted");
+  std::string objects = "[" + object;
+  for (int i = 0; i < 200; ++i) objects += "," + object;
+  EXPECT_NE(json_error(objects + "]").find("at most 50000000 comparisons of keys"), std::string::npos);
 }
 
 TEST(ChatRequest, TakesDefaultsFromTheModel) {

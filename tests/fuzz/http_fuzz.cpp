@@ -2,7 +2,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/error.h"
 #include "server/http.h"
@@ -21,27 +23,72 @@ void try_parse(F&& parse) {
   }
 }
 
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+constexpr mettle::RequestContext kContext{.vocab_size = 6144, .context_length = 4096};
+
+// The target is cut where its first question mark stands, and nothing of it is lost.
+void check_target(std::string_view bytes, const mettle::HttpRequest& request) {
+  require(!request.method.empty() && request.path.find('?') == std::string::npos);
+  const size_t at = bytes.find(request.method + " " + request.path);
+  require(at != std::string_view::npos);
+  const std::string_view rest = bytes.substr(at + request.method.size() + 1 + request.path.size());
+  require(rest.starts_with(request.query.empty() ? " " : "?" + request.query + " ") || rest.starts_with("? "));
+}
+
+// What was taken keeps to the ranges that the API promises.
+void check_fields(const mettle::GenerationFields& fields) {
+  const mettle::SamplingParams& s = fields.sampling;
+  const auto within = [](double v, double least, double most) { require(v >= least && v <= most); };
+  const auto is_token = [](int32_t id) { return id >= 0 && id < kContext.vocab_size; };
+  within(s.temperature, 0, 2);
+  within(s.top_p, 1e-6, 1);
+  within(s.min_p, 0, 1);
+  within(s.repetition, 0.01, 10);
+  within(s.presence, -2, 2);
+  within(s.frequency, -2, 2);
+  within(s.top_k, 0, kContext.vocab_size - 1);
+  within(s.top_logprobs, -1, 20);
+  within(fields.n, 1, 16);
+  require(s.max_tokens >= 1 && s.min_tokens >= 0 && s.min_tokens <= kContext.context_length);
+  require(!fields.max_tokens_given || s.min_tokens <= s.max_tokens);
+  require(s.stop_ids.size() <= 64 && s.logit_bias.size() <= 1024 && fields.stop.size() <= 16);
+  for (const int32_t id : s.stop_ids) require(is_token(id));
+  for (const auto& [id, bias] : s.logit_bias) require(is_token(id) && bias >= -100 && bias <= 100);
+  for (const std::string& stop : fields.stop) require(!stop.empty() && stop.size() <= 1024);
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
   const mettle::HttpOptions options{.header_limit = 4096, .body_limit = size_t{1} << 16};
-  const mettle::RequestContext context{.vocab_size = 6144, .context_length = 4096};
   std::string body(bytes);
-  try_parse([&] { body = mettle::parse_http(bytes, options).body; });
   try_parse([&] {
-    const mettle::ChatRequest request = mettle::parse_chat_request(body, context);
-    if (request.messages.empty() || request.sampling.max_tokens < 1 || request.n < 1 || request.n > 16) std::abort();
+    mettle::HttpRequest request = mettle::parse_http(bytes, options);
+    check_target(bytes, request);
+    body = std::move(request.body);
+    require(body.size() <= options.body_limit);
+  });
+  // Of the size it has: a read beyond its end is a read beyond an allocation.
+  const std::vector<char> exact(body.begin(), body.end());
+  const std::string_view json(exact.data(), exact.size());
+  try_parse([&] {
+    const mettle::ChatRequest request = mettle::parse_chat_request(json, kContext);
+    check_fields(request);
+    require(!request.messages.empty());
     // What was taken is stable: normalising it again changes nothing.
-    if (mettle::normalise_messages(request.messages) != request.messages) std::abort();
+    require(mettle::normalise_messages(request.messages) == request.messages);
   });
   try_parse([&] {
-    const mettle::TextRequest request = mettle::parse_text_request(body, context);
-    if (request.prompts.empty()) std::abort();
+    const mettle::TextRequest request = mettle::parse_text_request(json, kContext);
+    check_fields(request);
+    require(!request.prompts.empty() && request.prompts.size() * static_cast<size_t>(request.n) <= 128);
     for (const auto& prompt : request.prompts)
       if (const auto* ids = std::get_if<1>(&prompt))
-        for (const int32_t id : *ids)
-          if (id < 0 || id >= context.vocab_size) std::abort();
+        for (const int32_t id : *ids) require(id >= 0 && id < kContext.vocab_size);
   });
   return 0;
 }
