@@ -32,13 +32,11 @@ void multiply(const PackedMatrix& w, const uint16_t* x, int rows, float* y) {
 namespace cuda {
 
 void product(const PackedMatrix& w, const uint16_t* x, int rows, float* y, cudaStream_t) { multiply(w, x, rows, y); }
-// What it returns: nothing, or in how many shares it left them.
-using Projected = decltype(gdn_project({}, {}, nullptr, nullptr));
-Projected gdn_project(const GdnRecurrent& a, const GdnWeights& w, const uint16_t* x, void*) {
+int gdn_project(const GdnRecurrent& a, const GdnWeights& w, const uint16_t* x, void*) {
   multiply(w.qkv, x, a.rows, a.qkv);
   multiply(w.z, x, a.rows, a.z);
   multiply(w.ba, x, a.rows, a.ba);
-  return static_cast<Projected>(1);
+  return 1;
 }
 bool gdn_output_tiles(const GdnRecurrent&, const GdnWeights&, float*, void*) { return false; }
 // Not modelled; a step of one row a sequence goes row by row here.
