@@ -5,6 +5,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -380,6 +381,20 @@ class Pull(unittest.TestCase):
             hub.listing_patch = huge
             self.bad(hub, "GB free for what is to come")
             self.assertEqual(hub.count("resolve"), 0)
+
+    def test_one_content_needs_its_space_once(self):
+        size = shutil.disk_usage(self.folder.name).free * 6 // 10  # twice as much is not there
+
+        def alike(listing):
+            for entry in listing["siblings"]:
+                if "lfs" in entry:
+                    entry["lfs"] = {"sha256": hashlib.sha256(b"x").hexdigest(), "size": size, "pointerSize": 130}
+        with FakeHub(SMALL) as hub:
+            hub.listing_patch = alike
+            for name in ("sub/weights.bin", "same.bin"):
+                hub.always[name] = ("status", 404, {})
+            r = self.bad(hub, "status 404")
+            self.assertNotIn("GB free", r.stderr)
 
 
 if __name__ == "__main__":
