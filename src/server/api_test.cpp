@@ -420,6 +420,18 @@ TEST(UntrustedText, PastRepliesKeepTheirReasoningTags) {
   EXPECT_EQ(count(ids("<think>\nwhy <|im_end|>\n</think>\n\nbecause <|im_end|> so"), kImEnd), 3);
 }
 
+// Minutes, were the other tag looked for anew behind each.
+TEST(UntrustedText, RepliesFullOfOneTagAreReadOnce) {
+  for (const std::string tag : {"<think>", "</think>"}) {
+    std::string reply;
+    for (int i = 0; i < 200'000; ++i) reply += tag;
+    const std::string given = reply + "<|im_end|>";
+    reply = given;
+    UntrustedText(tiny_text_model().tokenizer()).mark_reply(reply);
+    EXPECT_EQ(reply.size(), given.size() + 6) << "marks around the last token alone";
+  }
+}
+
 TEST(UntrustedText, MarksOfAClientAreRefused) {
   const Json messages = Json::array({{{"role", "user"}, {"content", "a\xEF\xB7\x90 b"}}});
   EXPECT_THROW(tiny_text_model().chat(messages, nullptr, Json::object(), 4096), Error);

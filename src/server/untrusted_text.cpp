@@ -38,13 +38,17 @@ void UntrustedText::mark_reply(std::string& text) {
   static constexpr std::string_view kTags[] = {"<think>", "</think>"};
   if (!spells_token(text)) return;
   std::string out;
+  // Where each tag stands next: looked for again only behind it, or a reply full of one of them is read over and over.
+  size_t found[] = {text.find(kTags[0]), text.find(kTags[1])};
   for (size_t at = 0; at < text.size();) {
     size_t next = text.size(), length = 0;
-    for (const std::string_view tag : kTags)
-      if (const size_t found = text.find(tag, at); found < next) {
-        next = found;
-        length = tag.size();
+    for (size_t i = 0; i < std::size(kTags); ++i) {
+      if (found[i] < at) found[i] = text.find(kTags[i], at);
+      if (found[i] < next) {
+        next = found[i];
+        length = kTags[i].size();
       }
+    }
     std::string piece = text.substr(at, next - at);
     mark_text(piece);
     out += piece;

@@ -195,6 +195,67 @@ TEST(HostileTemplate, TheLimitsThemselvesFit) {
   EXPECT_EQ(render("{{ 1" + times(900, " + 1") + " }}"), "901");
 }
 
+// What looks like one step and walks over something long. Without the walk being counted each would render.
+TEST(HostileTemplate, LongWalksAreSteps) {
+  const auto refused = [](const std::string& source) {
+    std::string got = "rendered";
+    try {
+      ChatTemplate(source, {.steps = 200'000}).render(Json::object());
+    } catch (const Error& e) {
+      got = e.message;
+    }
+    EXPECT_NE(got.find("more than 200000 steps"), std::string::npos) << source.substr(0, 200) << "\n  got " << got;
+  };
+  const std::string loop = "{% for a in range(2000) %}";
+  const std::string texts = "{% set s = 'a' * 100000 %}{% set t = 'Aa ' * 30000 %}";
+  for (const char* use : {"s.isidentifier()", "t.istitle()", "s.startswith(s)", "s.endswith(('b', s))"})
+    refused(texts + loop + "{{ " + use + " }}" + kEnd);
+  const std::string names = "range(10000)|map('string')|batch(2)|list";
+  refused("{% set d = dict([(1, 1)] + (" + names + ")) %}" + loop + "{{ d[2] }}" + kEnd);
+  const std::string dict = "{% set d = dict(" + names + ") %}";
+  refused(dict + "{% macro m() %}{{ kwargs|length }}{% endmacro %}{{ m(**d) }}");
+  refused(dict + loop + "{{ ''.format_map(d) }}" + kEnd);
+  refused("{{ [{'': 1}]|sort(attribute=',' * 300000)|length }}");
+  std::string many;
+  for (int i = 0; i < 2000; i++) many += "{% set a" + std::to_string(i) + " = 1 %}";
+  refused(many + "{% for a in range(10000) %}{{ a1999 }}" + kEnd);
+  std::string arguments, parameters;
+  for (int i = 0; i <= 1000; i++) {
+    arguments += "a" + std::to_string(i) + "=1, ";
+    parameters += "a" + std::to_string(i) + ", ";
+  }
+  EXPECT_EQ(render("{{ f(" + arguments + ") }}"),
+            "bad: chat template, line 1: a call must have at most 1000 named arguments");
+  EXPECT_EQ(render("{% macro f(" + parameters + "b) %}{% endmacro %}"),
+            "bad: chat template, line 1: a macro must have at most 1000 parameters");
+}
+
+// Integers at the ends of their 127 bits, slices of slices, a key that equals nothing.
+TEST(HostileTemplate, NumbersAtTheirEnds) {
+  const std::string least = "(-(2 ** 126) - 2 ** 126)", most = "(2 ** 126 + (2 ** 126 - 1))";
+  EXPECT_EQ(render("{{ {('nan'|float): 1}|urlencode }}"), "nan=1");
+  EXPECT_EQ(render("{{ 'abc'|truncate(" + most + ", leeway=" + most + ") }}"), "abc");
+  EXPECT_TRUE(render("{{ 'abc'|truncate(" + least + ") }}").starts_with("invalid: chat template, line 1: truncate"));
+  EXPECT_EQ(render("{{ '+1'.zfill(" + least + ") }}"), "+1");
+  EXPECT_EQ(render("{{ (10 ** 38 - 1)|round(-38) }}"), "1" + std::string(38, '0'));
+  EXPECT_EQ(render("{{ -15|round(-1) }} {{ -25|round(-1) }} {{ -14|round(-1) }}"), "-20 -20 -10");
+  EXPECT_EQ(render("{{ " + most + "|round(-38) }}"),
+            "invalid: chat template, line 1: round: the number grew beyond 127 bits");
+  EXPECT_EQ(render("{{ " + least + "|round(-38) }}"),
+            "invalid: chat template, line 1: round: the number grew beyond 127 bits");
+  EXPECT_EQ(render("{{ range(10)[::3][::-1] }} {{ range(1)[::2][::2] }}"), "range(9, -3, -3) range(0, 2, 4)");
+  const std::string halves =
+      "{% set ns = namespace(r=range(1)) %}{% for i in range(200) %}{% set ns.r = ns.r[::STEP] %}{% endfor %}{{ ns.r "
+      "}}";
+  for (const char* step : {"2", "-2", "2][::-2"}) {
+    std::string source = halves;
+    source.replace(source.find("STEP"), 4, step);
+    EXPECT_EQ(render(source), "invalid: chat template, line 1: a slice of a range grew beyond 64 bits") << step;
+  }
+  EXPECT_EQ(render("{{ strftime_now('a\\x00b') }}"),
+            "invalid: chat template, line 1: strftime_now: the format must not have a zero byte");
+}
+
 // Iterators and loops that lead back to themselves, and what outlives its scope.
 TEST(HostileTemplate, SelfReference) {
   const std::string space = "{% set ns = namespace() %}";

@@ -8,6 +8,8 @@
 namespace mettle::jinja {
 namespace {
 
+constexpr Int kFarthest = Int{1} << 64;  // of the bounds and the step of a range
+
 std::string object_name(const Value& v) { return v.is_none() ? "None" : std::string(type_name(v)) + " object"; }
 
 Value no_attribute(Runtime& rt, const Value& object, std::string_view name) {
@@ -151,9 +153,16 @@ Value get_slice(Runtime& rt, const Value& object, const Value& start, const Valu
   if (object.is(Kind::kRange)) {
     const Range& r = object.range();
     auto* out = rt.make<Range>();
-    out->start = r.start + from * r.step;
-    out->stop = r.start + to * r.step;
+    // Slices of slices: the step doubles each time even where one item is left.
+    const auto at = [&](Int i) {
+      const Int bound = r.start + i * r.step;
+      if (bound > kFarthest || bound < -kFarthest) rt.error("a slice of a range grew beyond 64 bits");
+      return bound;
+    };
+    out->start = at(from);
+    out->stop = at(to);
     out->step = r.step * picked.step;
+    if (out->step > kFarthest || out->step < -kFarthest) rt.error("a slice of a range grew beyond 64 bits");
     return Value::of(Kind::kRange, out);
   }
   if (object.is_string()) {
@@ -184,6 +193,7 @@ const Value* dict_find(Runtime& rt, const Dict& dict, const Value& key) {
   if (key.is_string()) return dict.find(key.str());
   if (key.is(Kind::kList) || key.is(Kind::kDict)) rt.error(std::string("unhashable type: '") + type_name(key) + "'");
   if (dict.index.size() == dict.entries.size()) return nullptr;  // string keys only
+  rt.walk_items(dict.entries.size());
   for (const auto& [k, v] : dict.entries) {
     if (!k.is_string() && equal(rt, k, key)) return &v;
   }

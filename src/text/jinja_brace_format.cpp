@@ -97,6 +97,7 @@ class BraceFormatter {
       if (i >= call_.args.size()) rt_.error("format: replacement index " + std::to_string(i) + " out of range");
       v = call_.args[i];
     } else {
+      rt_.walk_items(call_.named.size());
       const Value* found = call_.find(first);
       if (!found) rt_.error("format: the key " + text_repr(first) + " is missing");
       v = *found;

@@ -71,6 +71,7 @@ Value Interpreter::evaluate_node(const Expr& e, Scope& scope) {
 
 Value Interpreter::name(const Expr& e, Scope& scope) {
   for (Scope* s = &scope; s; s = s->outer) {
+    rt_.step(s->variables.size() / 64);
     if (const Value* v = s->find(e.symbol)) return *v;
   }
   if (const BuiltinFunction f = find_global(e.name)) return rt_.function(e.name, f);
@@ -158,6 +159,7 @@ Call Interpreter::arguments(const Expr& e, Scope& scope, size_t first) {
       rt_.error(std::string("the argument after ** must be a mapping, not ") + type_name(rest));
     for (const auto& [key, value] : rest.dict().entries) {
       if (!key.is_string()) rt_.error("keywords must be strings");
+      rt_.walk_items(call.named.size());
       if (call.find(key.str())) rt_.error("got multiple values for keyword argument " + text_repr(key.str()));
       call.named.emplace_back(key.str(), value);
     }

@@ -8,6 +8,8 @@ namespace {
 
 // Left-leaning chains (a + b + c ...) cost the parser no depth, but evaluating and freeing them does.
 constexpr int kMaxHeight = 1000;
+// Each is compared with all before it.
+constexpr size_t kMaxNames = 1000;
 
 std::shared_ptr<const Text> shared_text(std::string s) {
   return std::make_shared<const Text>(std::move(s), false, nullptr);
@@ -443,6 +445,8 @@ void ExpressionParser::call_arguments(Expr& into) {
       into.rest_named = expression();
     } else if (current().kind == TokenKind::kName && look().is_operator("=")) {
       ensure(!into.rest_named);
+      if (into.named.size() >= kMaxNames)
+        error("a call must have at most " + std::to_string(kMaxNames) + " named arguments");
       std::string name = next().text;
       next();
       for (const auto& [other, value] : into.named) {

@@ -132,10 +132,13 @@ Value round_common(Runtime& rt, const Value& v, Int precision) {
   if (v.is_integral()) {
     if (precision >= 0 || precision < -40) return Value::of_int(precision < -40 ? Int(0) : v.as_int());
     const Int unit = power_of_ten(rt, -precision), i = v.as_int();
-    const Int rest = ((i % unit) + unit) % unit;
-    Int down = i - rest;
+    const Int rest = i % unit < 0 ? i % unit + unit : i % unit;
+    Int down = 0, result = 0;
+    bool big = __builtin_sub_overflow(i, rest, &down);
     const bool up = rest > unit - rest || (rest == unit - rest && (down / unit) % 2 != 0);
-    return Value::of_int(up ? down + unit : down);
+    big |= __builtin_add_overflow(down, up ? unit : 0, &result);
+    if (big) rt.error("round: the number grew beyond 127 bits");
+    return Value::of_int(result);
   }
   const double f = v.number;
   if (!std::isfinite(f) || precision > 323) return v;

@@ -398,6 +398,7 @@ Value get_path(Runtime& rt, const Value& item, const Value& path, const Value* d
   if (path.is_none()) return item;
   Value v = item;
   const auto follow = [&](const Value& key) {
+    rt.step();  // a path has as many parts as it has dots
     v = get_item(rt, v, key);
     if (default_value && v.is_undefined()) v = *default_value;
   };

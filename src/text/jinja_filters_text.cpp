@@ -160,9 +160,10 @@ Value format(Runtime& rt, const Value& v, Call& call) {
 Value truncate(Runtime& rt, const Value& v, Call& call) {
   const auto a = bind(rt, "truncate", call, {"length", "killwords", "end", "leeway"});
   if (v.is_undefined()) rt.undefined_error(v);
-  const Int most = a[0] ? want_int(rt, *a[0], "truncate") : 255;
+  const auto bounded = [](Int i) { return std::clamp<Int>(i, INT64_MIN, INT64_MAX); };  // their sums stay in range
+  const Int most = bounded(a[0] ? want_int(rt, *a[0], "truncate") : 255);
   const Value end = a[2] ? *a[2] : rt.text("...");
-  const Int leeway = a[3] && !a[3]->is_none() ? want_int(rt, *a[3], "truncate") : 5;
+  const Int leeway = bounded(a[3] && !a[3]->is_none() ? want_int(rt, *a[3], "truncate") : 5);
   if (!v.is_string() || !end.is_string())
     rt.error(std::string("truncate: must be str, not ") + type_name(v.is_string() ? end : v));
   const Int room = most - Int(end.text->chars);
@@ -217,9 +218,15 @@ Value url_encode(Runtime& rt, const Value& v, Call& call) {
   std::string out;
   Cursor cursor(rt, v);
   Value item;
+  size_t at = 0;
   for (bool first = true; cursor.next(item); first = false) {
-    const std::vector<Value> pair =
-        v.is(Kind::kDict) ? std::vector<Value>{item, *dict_find(rt, v.dict(), item)} : collect(rt, item);
+    std::vector<Value> pair;
+    if (v.is(Kind::kDict)) {
+      const auto& entry = v.dict().entries[at++];  // not by its key: NaN is a key that is never found
+      pair = {entry.first, entry.second};
+    } else {
+      pair = collect(rt, item);
+    }
     if (pair.size() != 2) rt.error("urlencode: needs pairs, got " + std::to_string(pair.size()) + " values");
     if (!first) out += '&';
     out += quote_url(to_str(rt, pair[0]), true) + "=" + quote_url(to_str(rt, pair[1]), true);

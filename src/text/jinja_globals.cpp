@@ -136,6 +136,7 @@ Value strftime_now(Runtime& rt, Call& call) {
   if (!form.is_string()) rt.error(std::string("strftime_now: the format must be str, not ") + type_name(form));
   if (form.str().size() > 1000)
     rt.error("strftime_now: the format must have at most 1000 bytes, got " + std::to_string(form.str().size()));
+  if (form.str().find('\0') != std::string_view::npos) rt.error("strftime_now: the format must not have a zero byte");
   const std::time_t now = std::time(nullptr);
   std::tm local{};
   localtime_r(&now, &local);

@@ -67,6 +67,7 @@ struct Macro : Callable {
     const auto& parameters = signature->parameters;
     std::vector<bool> used(call.named.size());
     const auto take = [&](const std::string& name) -> const Value* {
+      rt.walk_items(call.named.size());
       for (size_t i = 0; i < call.named.size(); i++) {
         if (call.named[i].first != name || used[i]) continue;
         used[i] = true;
@@ -276,6 +277,7 @@ Interpreter::Flow Interpreter::execute(const Stmt& s, Scope& scope, std::string&
     case StmtKind::kSetBlock:
       return run_set_block(s, scope);
     case StmtKind::kMacro:
+      rt_.step(scope.variables.size() / 64);
       scope.set(s.symbol, macro(s.signature, s.bodies[0], scope));
       break;
     case StmtKind::kCallBlock:
@@ -413,11 +415,15 @@ Value Interpreter::macro(const Signature& signature, const Body& body, Scope& sc
 void Interpreter::assign(const Target& target, const Value& value, Scope& scope) {
   switch (target.kind) {
     case Target::Kind::kName:
+      rt_.step(scope.variables.size() / 64);
       scope.set(target.symbol, value);
       break;
     case Target::Kind::kAttribute: {
       Value* space = nullptr;
-      for (Scope* s = &scope; s && !space; s = s->outer) space = s->find(target.symbol);
+      for (Scope* s = &scope; s && !space; s = s->outer) {
+        rt_.step(s->variables.size() / 64);
+        space = s->find(target.symbol);
+      }
       if (!space || !space->is(Kind::kNamespace)) rt_.error("cannot assign attribute on non-namespace object");
       dict_set(rt_, space->space().attributes, rt_.text(target.attribute), value);
       break;

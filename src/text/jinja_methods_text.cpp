@@ -55,6 +55,8 @@ Value has_affix(Runtime& rt, const Value& self, Call& call) {
   if (a[1]) text = get_slice(rt, self, *a[1], a[2] ? *a[2] : Value::none(), Value::none());
   const auto matches = [&](const Value& affix) {
     const std::string_view s = want_text(rt, affix, name);
+    rt.step();
+    rt.walk_bytes(std::min(s.size(), text.str().size()));
     return at_end ? text.str().ends_with(s) : text.str().starts_with(s);
   };
   if (!a[0]->is(Kind::kTuple)) return Value::of(matches(*a[0]));
@@ -128,6 +130,7 @@ Value split(Runtime& rt, const Value& self, Call& call) {
       }
       rt.walk_bytes(work);
       if (!found) break;
+      rt.step();
       cuts.push_back(at);
       end = at;
     }
@@ -136,13 +139,13 @@ Value split(Runtime& rt, const Value& self, Call& call) {
     for (size_t at = 0; most < 0 || Int(cuts.size()) < most; at += separator.size()) {
       at = find_text(text, separator, at);
       if (at == std::string_view::npos) break;
+      rt.step();
       cuts.push_back(at);
     }
   }
   std::vector<Value> out;
   size_t begin = 0;
   for (const size_t cut : cuts) {
-    rt.step();
     out.push_back(like(rt, self, std::string(text.substr(begin, cut - begin))));
     begin = cut + separator.size();
   }
@@ -280,6 +283,7 @@ bool is_ascii(uint32_t c) { return c < 0x80; }
 
 Value is_identifier(Runtime& rt, const Value& self, Call& call) {
   bind(rt, "isidentifier", call, {});
+  rt.walk_bytes(self.str().size());
   size_t at = 0;
   if (self.str().empty()) return Value::of(false);
   const uint32_t first = next_char(self.str(), at);
@@ -289,6 +293,7 @@ Value is_identifier(Runtime& rt, const Value& self, Call& call) {
 
 Value is_title(Runtime& rt, const Value& self, Call& call) {
   bind(rt, "istitle", call, {});
+  rt.walk_bytes(self.str().size());
   bool cased = false, inside = false;
   for (size_t i = 0; i < self.str().size();) {
     const uint32_t c = next_char(self.str(), i);
@@ -324,7 +329,7 @@ Value zfill(Runtime& rt, const Value& self, Call& call) {
   const auto a = bind(rt, "zfill", call, {""}, 1);
   const std::string_view text = self.str();
   const bool sign = !text.empty() && (text[0] == '+' || text[0] == '-');
-  const Int width = want_int(rt, *a[0], "zfill") - sign;
+  const Int width = std::max<Int>(want_int(rt, *a[0], "zfill"), 0) - sign;
   return like(rt, self, std::string(text.substr(0, sign)) + pad_text(rt, text.substr(sign), width, "0", false, true));
 }
 
@@ -366,6 +371,7 @@ Value format_map(Runtime& rt, const Value& self, Call& call) {
   const auto a = bind(rt, "format_map", call, {""}, 1);
   Call named;
   if (!a[0]->is(Kind::kDict)) rt.error(std::string("format_map: must be a mapping, not ") + type_name(*a[0]));
+  rt.step(a[0]->dict().entries.size());
   for (const auto& [key, value] : a[0]->dict().entries) {
     if (key.is_string()) named.named.emplace_back(key.str(), value);
   }

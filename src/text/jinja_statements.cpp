@@ -8,6 +8,9 @@ namespace {
 
 using StmtPtr = std::unique_ptr<Stmt>;
 
+// Each is compared with all before it.
+constexpr size_t kMaxParameters = 1000;
+
 class Parser : public ExpressionParser {
  public:
   using ExpressionParser::ExpressionParser;
@@ -166,6 +169,8 @@ class Parser : public ExpressionParser {
     expect_operator("(");
     while (!current().is_operator(")")) {
       if (!into.parameters.empty()) expect_operator(",");
+      if (into.parameters.size() >= kMaxParameters)
+        error("a macro must have at most " + std::to_string(kMaxParameters) + " parameters");
       Parameter p;
       p.name = expect_any_name();
       p.symbol = intern(p.name);

@@ -24,12 +24,13 @@ TEST(TokenizerComponents, IdsAndTextAreThoseOfTheReference) {
     for (const auto& c : item.at("cases")) {
       const auto ids = c.at("ids").get<std::vector<int32_t>>();
       EXPECT_EQ(tokenizer.encode(c.at("text").get<std::string>()), ids) << c.at("text");
-      EXPECT_EQ(tokenizer.decode(ids, /*skip_special=*/false), c.at("decoded")) << c.at("text");
-      EXPECT_EQ(tokenizer.decode(ids, /*skip_special=*/true), c.at("plain")) << c.at("text");
+      EXPECT_EQ(tokenizer.decode(ids, /*skip_special=*/false), c.at("decoded").get<std::string>()) << c.at("text");
+      EXPECT_EQ(tokenizer.decode(ids, /*skip_special=*/true), c.at("plain").get<std::string>()) << c.at("text");
       ++cases;
     }
     const auto& junk = item.at("junk");
-    EXPECT_EQ(tokenizer.decode(junk.at("ids").get<std::vector<int32_t>>(), false), junk.at("decoded"));
+    EXPECT_EQ(tokenizer.decode(junk.at("ids").get<std::vector<int32_t>>(), false),
+              junk.at("decoded").get<std::string>());
     ++configurations;
   }
   EXPECT_EQ(configurations, 87);
