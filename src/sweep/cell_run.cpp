@@ -265,6 +265,8 @@ class CellRun {
     if (!reply_.empty() && result_.cause == "NO_ANSWER") diagnoser.read_text(reply_ + "\n", "reply");
     const diagnose::Diagnosis d = diagnoser.finish();
     const bool told = !d.healthy() && d.cause != "UNKNOWN" && (!exactly_seen() || is_root(d));
+    if (!told && !d.healthy() && d.cause != "UNKNOWN")
+      result_.notes.push_back(fmt::format("its log also tells of {}: {}", d.cause, d.sentence));
     result_.phase = d.phase;
     result_.engine = d.engine;
     const std::string seen = result_.sentence;

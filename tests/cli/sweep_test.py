@@ -218,6 +218,25 @@ class Failures(Sweep):
         self.assertEqual((cells["a"]["stage"], cells["a"]["cause"]), ("ready", "NOT_READY"))
         self.assertIn("not ready after 3 s", cells["a"]["sentence"])
 
+    def test_what_the_last_lines_before_a_silence_mean(self):
+        path = self.plan({"a": ["--engine", "vllm", "--behaviour", "hangs"]})
+        with open(path, "a") as f:
+            f.write("silence_seconds = 2\n")  # of the cell
+        cell = self.cells(path)["a"]
+        self.assertEqual((cell["stage"], cell["cause"]), ("ready", "P2P_HANG"))
+        self.assertIn("it wrote nothing for 2 s", cell["sentence"])
+
+    def test_a_wrong_answer_stays_one_and_warnings_of_the_log_are_noted(self):
+        path = self.plan({"a": []})
+        warning = "WARNING w1_weight_scale_2 must match w3_weight_scale_2. Accuracy may be affected."
+        command = ["sh", "-c", f"echo '{warning}'; exec \"$0\" \"$@\"", sys.executable, FAKE, "--port", "{port}",
+                   "--load-seconds", "0.1", "--token-ms", "1", "--behaviour", "wrong"]
+        with open(path, "a") as f:
+            f.write(f"command = {json.dumps(command)}\n")
+        cell = self.cells(path)["a"]
+        self.assertEqual((cell["stage"], cell["cause"]), ("canary", "WRONG_ANSWER"))
+        self.assertIn("its log also tells of SCALE_MISMATCH", "".join(cell["notes"]))
+
     def test_a_program_that_is_not_there(self):
         path = os.path.join(self.folder.name, "p.toml")
         with open(path, "w") as f:
