@@ -15,7 +15,8 @@ inline constexpr double kElement = 10;  // sigmas allowed to one element beyond 
 inline constexpr double kGroup = 8;     // sigmas allowed to a group's gain, bias or shrink, random part
 inline constexpr double kFlips = 10;    // single largest contributions allowed on top: few, rare flips of the rounding
 inline constexpr double kShared = 4;    // sigmas of the systematic part that a whole group may share
-inline constexpr double kNoise = 4;     // allowed ratio of squared residuals to their prediction
+inline constexpr double kNoiseSteps = 4;  // steps of the format that are taken off first
+inline constexpr double kNoise = 4;       // allowed ratio of squared residuals to their prediction
 
 // Distance of neighbouring values of the format at x (subnormals included; at zero the smallest subnormal).
 double quantum(double x, DType dtype);
@@ -77,8 +78,8 @@ class Groups {
   // Per weight (gain, bias, shrink): columns, blocks of 16, 64, 128 columns, everything.
   Columns columns_[3];
   std::vector<Sums> blocks16_[3], blocks64_[3], blocks128_[3], all_[3];
-  double noise_ = 0;
-  Worst worst_in_rows_;  // of groups that lie inside one row
+  double noise_ = 0, step_ = 0;  // sum of squared residuals by prediction; the most that one step of the format is
+  Worst worst_in_rows_;          // of groups that lie inside one row
 };
 
 // Rule 5. The chosen ids [rows, k] may differ from the best k only where scores differ by less than ten of their

@@ -176,6 +176,15 @@ TEST(Prover, SmallProblemsOfEveryFormatAreProved) {
                                           .qk_norm = norm,
                                           .activation = a,
                                           .cache = CacheFormat::kE4M3});
+    // Found by RapidCheck: healthy, and convicted once.
+    problems.push_back(GdnProblem{.hidden = 2, .key_heads = 1, .value_heads = 1, .dk = 1, .dv = 1, .activation = a});
+    problems.push_back(AttentionProblem{.hidden = 23,
+                                        .heads = 1,
+                                        .kv_heads = 1,
+                                        .head_dim = 29,
+                                        .rotary_dim = 0,
+                                        .activation = a,
+                                        .cache = CacheFormat::kE4M3});
     problems.push_back(GdnProblem{.hidden = 80, .key_heads = 1, .value_heads = 3, .dk = 16, .dv = 16, .activation = a});
   }
   problems.push_back(MoeProblem{.hidden = 64, .experts = 36, .top_k = 4, .width = 32});  // no power of two, no tile
