@@ -194,7 +194,9 @@ std::vector<MoeProductTime> time_moe_products(const MoeProblem& p, const std::ve
     for (uint16_t& v : rows) v = float_to_bf16(normal(random));
     const auto* x = placed(*place, rows);
     const auto* row_of = placed(*place, assigned.row_of);
-    auto* h = static_cast<uint16_t*>(place->take(static_cast<size_t>(positions * p.width) * 2));
+    auto* ordered = static_cast<uint16_t*>(
+        place->take(static_cast<size_t>(assigned.rows) * static_cast<size_t>(cuda::wide_stride(p.hidden)) * 2));
+    auto* h = static_cast<uint16_t*>(place->take(static_cast<size_t>(positions * cuda::wide_stride(p.width)) * 2));
     auto* y = static_cast<float*>(place->take(static_cast<size_t>(positions * p.hidden) * 4));
     for (const Engine& e : all) {
       const int block_rows = cuda::moe_block_rows(p, assigned.rows, e.engine);
@@ -205,8 +207,15 @@ std::vector<MoeProductTime> time_moe_products(const MoeProblem& p, const std::ve
       const cuda::RowGroups of_h = {group, count, static_cast<int>(groups.size()), nullptr};
       auto* handle = static_cast<CUstream_st*>(stream.handle());
       const auto gate_up = [&] {
-        e.products(
-            {.weight = experts.gate_up(), .x = x, .groups = g, .h = h, .block_rows = block_rows, .stream = handle});
+#if METTLE_CUDA
+        if (e.engine == cuda::TileEngine::kWide) cuda::moe_wide_order(x, assigned.rows, p.hidden, ordered, handle);
+#endif
+        e.products({.weight = experts.gate_up(),
+                    .x = e.engine == cuda::TileEngine::kWide ? ordered : x,
+                    .groups = g,
+                    .h = h,
+                    .block_rows = block_rows,
+                    .stream = handle});
       };
       const auto down = [&] {
         e.products(

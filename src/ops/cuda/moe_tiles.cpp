@@ -14,7 +14,7 @@ std::vector<Tactic> tactics(const MoeProblem& p, const Device& device) {
   std::vector<Tactic> all = cuda::tile_tactics(device);
   if (p.format != WeightFormat::kNvfp4) return all;
   all.push_back({.name = "stream", .variant = static_cast<int>(cuda::TileEngine::kStream)});
-  if (device.sm == 90 && cuda::wgmma_built())
+  if (device.sm == 90 && cuda::wgmma_built() && p.hidden >= 32)  // fewer: no room for its order of x
     all.push_back({.name = "wide", .variant = static_cast<int>(cuda::TileEngine::kWide)});
   return all;
 }

@@ -125,6 +125,9 @@ void run_pass(const MoeArgs& args, int first, int rows, TileEngine engine, CUstr
   const bool rides = shared_rides(p);
   const int block_rows = moe_block_rows(p, rows, engine);
 
+  // Where the products will be: nothing is written there before the rows of x have been read.
+  auto* ordered = reinterpret_cast<uint16_t*>(s.products);
+  if (engine == TileEngine::kWide) moe_wide_order(x, rows, p.hidden, ordered, stream);
   product(w.router, x, rows, s.logits, stream);
   const Route route = {
       rows,     p.experts, p.top_k, p.renormalise, args.selection.given, p.shared_gate, static_cast<int>(w.router.rows),
@@ -143,7 +146,7 @@ void run_pass(const MoeArgs& args, int first, int rows, TileEngine engine, CUstr
                         : engine == TileEngine::kWgmma ? wgmma_tiles
                                                        : mma_tiles;
   products({.weight = view_of(w.experts.front().gate_up),
-            .x = x,
+            .x = engine == TileEngine::kWide ? ordered : x,
             .groups = groups,
             .h = s.h,
             .block_rows = block_rows,

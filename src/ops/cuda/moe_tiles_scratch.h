@@ -33,7 +33,7 @@ struct MoeTilesScratch {
   int32_t* group_count = nullptr;
   int32_t* row_of = nullptr;        // [rows * top_k (+ rows of a riding shared expert)] by position
   int32_t* position = nullptr;      // [rows, top_k]; -1: padding
-  uint16_t* h = nullptr;            // [positions, width]
+  uint16_t* h = nullptr;            // [positions, width]; of moe_wide padded
   float* products = nullptr;        // [rows * top_k (+ rows of the shared expert), hidden] by position
   float* shared_gate_up = nullptr;  // of a shared expert that does not ride: [rows, 2 * shared_width], packed order
   uint16_t* shared_h = nullptr;     // [rows, shared_width]
@@ -57,7 +57,7 @@ inline MoeTilesScratch carve_moe_tiles(const MoeProblem& p, int rows, uint8_t* d
   s.group_count = static_cast<int32_t*>(take(4));
   s.row_of = static_cast<int32_t*>(take(positions * 4));
   s.position = static_cast<int32_t*>(take(pairs * 4));
-  s.h = static_cast<uint16_t*>(take(positions * p.width * 2));
+  s.h = static_cast<uint16_t*>(take(positions * wide_stride(p.width) * 2));
   s.products = static_cast<float*>(take((pairs + (p.shared_width > 0 ? n : 0)) * p.hidden * 4));
   s.shared_gate_up = static_cast<float*>(take(joins ? n * 2 * p.shared_width * 4 : 0));
   s.shared_h = static_cast<uint16_t*>(take(joins ? n * p.shared_width * 2 : 0));

@@ -1,7 +1,9 @@
-// See moe_wide.h. One warpgroup brings rows of x, 64 k at a time, by asynchronous copies of 4 bytes that put them in
-// the order of the A operand; the others multiply: each of their warps streams its tile rows of weights through a ring
-// of its own and decodes them to the A operand in registers, one tile ahead of the tensor cores. The warpgroups share
-// rows of x and may be as far apart as there are stages, so that one multiplies while another writes out.
+// See moe_wide.h. One warpgroup brings rows of x, 64 k at a time, by asynchronous copies past L1; the others multiply:
+// each of their warps streams its tile rows of weights through a ring of its own and decodes them to the A operand in
+// registers, one tile ahead of the tensor cores. The warpgroups share rows of x and may be as far apart as there are
+// stages, so that one multiplies while another writes out.
+// In a tile of 64 k lane position t of step j multiplies k = 16 t + 4 j + {0, 1, 2, 3} and the k of a k16 step lie t by
+// t. So that whole chunks of 16 bytes can be copied, rows of x and h lie in memory in that order already.
 #include "ops/cuda/moe_wide.h"
 
 #include <cuda_bf16.h>
@@ -28,8 +30,8 @@ struct Shape {
   static constexpr int kTiles = TILES, kRows = N;
   static constexpr int kWarps = 4 * GROUPS, kThreads = 128 * (GROUPS + 1);
   static constexpr int kStage = N * 128, kStages = std::min(16, 80 * 1024 / kStage);  // 64 k of N rows of x
-  static constexpr int kAhead = N > 64 ? 2 : 4;  // stages whose copies are under way while another is begun
-  static_assert(kAhead <= kStages - 2);          // a stage is let go of while the next one is multiplied
+  static constexpr int kAhead = std::min(8, kStages - 2);  // stages whose copies are under way while another is begun
+  static_assert(kAhead <= kStages - 2);                    // a stage is let go of while the next one is multiplied
   static constexpr int kRing = kSlots * TILES * tiles::Nvfp4::kUnit;
   static constexpr int kBringRegisters = GROUPS == 2 ? 56 : 64, kMultiplyRegisters = GROUPS == 2 ? 224 : 104;
   static constexpr int kLaunchRegisters = GROUPS == 2 ? 168 : 96;  // of a thread, as the block's size allows
@@ -62,13 +64,15 @@ __device__ __forceinline__ Item item_at(const WideArgs& a, int number) {
   return {number - part * a.blocks, load_l2(&g.first), load_l2(&g.count), load_l2(row_scale)};
 }
 
-// Brings x: a warp a row, a lane the 2 k at 2 * lane. In a tile of 64 k lane position t of step j multiplies k = 16 t +
-// 4 j + {0, 1, 2, 3} and the k of a k16 step lie t by t, so of the pair at 16 t + 2 c chunk c gets word t.
+// Where column k of a row stands.
+__device__ __forceinline__ int place_of(int k) { return (k & ~63) + k % 16 / 2 * 8 + k / 16 % 4 * 2 + k % 2; }
+
+// Brings x: a warp four rows at once, a lane 16 bytes.
 template <class S>
 __device__ __forceinline__ void bring_rows(const WideArgs& a, uint8_t* stages, uint64_t* full, uint64_t* empty,
                                            int items) {
-  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, chunk = lane % 8, cols = a.weight.cols;
-  const int tiles_k = a.weight.units * a.weight.unit_tiles;
+  const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, chunk = lane % 8;
+  const int tiles_k = a.weight.units * a.weight.unit_tiles, stride = wide_stride(a.weight.cols);
   uint32_t begun = 0, round = 0;
   int stage = 0, told = 0;
   const auto tell = [&] {
@@ -76,10 +80,10 @@ __device__ __forceinline__ void bring_rows(const WideArgs& a, uint8_t* stages, u
     ptx::barrier_arrive(&full[told]);
     told = told + 1 == S::kStages ? 0 : told + 1;
   };
-  const auto row_of = [&](const Item& item) -> uint64_t {  // of column 4 * lane + warp
-    const int column = 4 * lane + warp, position = item.first + (column < item.count ? column : 0);
+  const auto row_of = [&](const Item& item) -> uint64_t {  // of the column that this lane looks after
+    const int column = lane / 4 * 16 + warp * 4 + lane % 4, position = item.first + (column < item.count ? column : 0);
     const int row = a.row_of != nullptr ? a.row_of[position] : position;
-    return reinterpret_cast<uint64_t>(a.x + int64_t{row} * cols);
+    return reinterpret_cast<uint64_t>(a.x + int64_t{row} * stride);
   };
   Item item = {};
   uint64_t row = 0;
@@ -96,14 +100,14 @@ __device__ __forceinline__ void bring_rows(const WideArgs& a, uint8_t* stages, u
     }
     for (int tile = 0; tile < tiles_k; ++tile) {
       if (round > 0) ptx::barrier_wait(&empty[stage], (round - 1) & 1);
-      uint8_t* to = stages + stage * S::kStage + lane / 8 * 4;
-      const int k = tile * 64 + 2 * lane;
-#pragma unroll 8
-      for (int i = 0; i < S::kRows / 4; ++i) {
-        const int column = 4 * i + warp;
-        const auto* x = reinterpret_cast<const uint16_t*>(__shfl_sync(0xffffffffu, from, i));
-        const bool there = column < count && k < cols;
-        ptx::copy_async_4(to + column * 128 + ((chunk ^ (column & 7)) << 4), there ? x + k : a.x, there);
+      uint8_t* to = stages + stage * S::kStage;
+      const int k = tile * 64 + chunk * 8;
+#pragma unroll
+      for (int i = 0; i < S::kRows / 16; ++i) {
+        const int column = i * 16 + warp * 4 + lane / 8;
+        const auto* x = reinterpret_cast<const uint16_t*>(__shfl_sync(0xffffffffu, from, i * 4 + lane / 8));
+        const bool there = column < count && k < stride;
+        ptx::copy_async_16(to + column * 128 + ((chunk ^ (column & 7)) << 4), there ? x + k : a.x, there);
       }
       ptx::copy_async_commit();
       if (begun >= S::kAhead) {
@@ -225,15 +229,18 @@ __device__ __forceinline__ void write_out(const WideArgs& a, const float (&c)[S:
   const int g = lane / 4, t = lane % 4, left = item.count - 2 * t;
   const int64_t position = item.first + 2 * t;
   if (a.h != nullptr) {
-    const int width = a.weight.rows / 2;
-    uint16_t* h = a.h + position * width + tile * 8 + g;
+    const int width = a.weight.rows / 2, stride = wide_stride(width);
+    uint16_t* h = a.h + position * stride + place_of(tile * 8 + g);
 #pragma unroll
-    for (int n = 0; n < S::kRows / 8; ++n, h += 8 * int64_t{width})
+    for (int n = 0; n < S::kRows / 8; ++n, h += 8 * int64_t{stride})
 #pragma unroll
       for (int q = 0; q < 2; ++q)
         if (n * 8 + q < left)
-          h[q * width] =
+          h[q * stride] =
               __bfloat16_as_ushort(__float2bfloat16_rn(silu(c[4 * n + q] * scale0) * (c[4 * n + q + 2] * scale1)));
+    if (tile + 1 == a.weight.tiles && width < stride)  // zeros behind the last column
+      for (int column = lane; column < item.count; column += 32)
+        for (int k = width; k < stride; ++k) a.h[int64_t{item.first + column} * stride + place_of(k)] = 0;
     return;
   }
   const int rows = a.weight.rows;
@@ -313,6 +320,25 @@ __global__ __launch_bounds__(S::kThreads, 1) void moe_wide_kernel(WideArgs a) {
 #endif
 }
 
+// A thread makes 16 bytes: of each t the pair at 2 * chunk.
+__global__ __launch_bounds__(256) void moe_wide_order_kernel(const uint16_t* x, int64_t chunks, int cols,
+                                                             uint16_t* out) {
+  ptx::trigger();
+  ptx::wait();
+  const int64_t i = int64_t{blockIdx.x} * 256 + threadIdx.x;
+  if (i >= chunks) return;
+  const int in_row = wide_stride(cols) / 8;
+  const int64_t row = i / in_row;
+  const int chunk = static_cast<int>(i - row * in_row), first = chunk / 8 * 64 + chunk % 8 * 2;
+  uint32_t pair[4];
+#pragma unroll
+  for (int t = 0; t < 4; ++t) {
+    const int k = first + 16 * t;
+    pair[t] = k < cols ? *reinterpret_cast<const uint32_t*>(x + row * cols + k) : 0u;
+  }
+  reinterpret_cast<uint4*>(out)[i] = make_uint4(pair[0], pair[1], pair[2], pair[3]);
+}
+
 template <class S>
 void launch_wide(const MmaTilesArgs& m) {
   int device = 0, multiprocessors = 0;
@@ -330,6 +356,12 @@ void launch_wide(const MmaTilesArgs& m) {
 }
 
 }  // namespace
+
+void moe_wide_order(const uint16_t* x, int rows, int cols, uint16_t* out, CUstream_st* stream) {
+  const int64_t chunks = int64_t{rows} * wide_stride(cols) / 8;
+  launch({.grid = dim3(static_cast<unsigned>((chunks + 255) / 256)), .block = dim3(256), .stream = stream},
+         moe_wide_order_kernel, x, chunks, cols, out);
+}
 
 void moe_wide(const MmaTilesArgs& m) {
   if (m.block_rows == 128) return launch_wide<Shape<2, 2, 128>>(m);

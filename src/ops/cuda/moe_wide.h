@@ -3,6 +3,7 @@
 // time. Between few rows, where the memory's rate counts, and many, where arithmetic does. Sums: float32, k ascending;
 // a row does not depend on others. Deterministic.
 #pragma once
+#include "ops/cuda/device/p64.cuh"
 #include "ops/cuda/mma_tiles.h"
 
 namespace mettle::cuda {
@@ -11,6 +12,11 @@ namespace mettle::cuda {
 inline int moe_wide_rows(int64_t average) {
   return average <= 11 ? 16 : average <= 24 ? 32 : average <= 48 ? 64 : average <= 80 ? 96 : 128;
 }
-void moe_wide(const MmaTilesArgs& args);  // with groups, weights NVFP4
+// Rows of x and h stand in an order of their own (moe_wide.cu), padded with zeros to whole tiles of 64.
+METTLE_HD int wide_stride(int cols) { return (cols + 63) / 64 * 64; }
+void moe_wide_order(const uint16_t* x, int rows, int cols, uint16_t* out, CUstream_st* stream);
+
+// With groups, weights NVFP4; x as moe_wide_order() puts it, or h as the first product does.
+void moe_wide(const MmaTilesArgs& args);
 
 }  // namespace mettle::cuda
