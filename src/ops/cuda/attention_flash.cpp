@@ -10,8 +10,6 @@
 namespace mettle {
 namespace {
 
-constexpr int kFused = 1;  // variant
-
 cuda::AttentionFlash carve(reference::Carver& c, const AttentionProblem& p, int64_t rows) {
   const int64_t slots = std::min<int64_t>(cuda::kSplitSlots, rows * cuda::kMostSplits) * p.kv_heads * cuda::kFewPacked;
   cuda::AttentionFlash s;
@@ -47,7 +45,7 @@ Verdict supports(const AttentionProblem& p, const Device& device) {
 }
 
 #if METTLE_CUDA
-void run(const Tactic& tactic, const AttentionArgs& a, Stream& stream) {
+void run(const Tactic&, const AttentionArgs& a, Stream& stream) {
   const AttentionProblem& p = a.problem;
   const AttentionWeights& w = *a.weights;
   const DeviceBatch& batch = *a.batch->device;
@@ -57,7 +55,6 @@ void run(const Tactic& tactic, const AttentionArgs& a, Stream& stream) {
   s.sequences = batch.sequences;
   s.most_q = batch.most_q;
   s.most_context = batch.most_context;
-  s.fused = tactic.variant == kFused && batch.most_q == 1;
   s.heads = p.heads;
   s.kv_heads = p.kv_heads;
   s.head_dim = p.head_dim;
@@ -94,10 +91,7 @@ const Backend<AttentionOp> attention_cuda_flash = {
     .layout = Layout::kP64,
     .kind = DeviceKind::kCuda,
     .supports = supports,
-    .tactics =
-        [](const AttentionProblem&, const Device&) {
-          return std::vector<Tactic>{{.name = "fused", .variant = kFused}, {.name = "mma"}};
-        },
+    .tactics = [](const AttentionProblem&, const Device&) { return std::vector<Tactic>{{"mma"}}; },
     .workspace =
         [](const Tactic&, const AttentionProblem& p, int rows, int) {
           reference::Carver carver({});

@@ -1,8 +1,7 @@
 // Device side of attention's flash method. A step is: qkv product, prepare (norm, rotary, append to the cache), core,
 // output product. The query heads of a kv head and the rows of a sequence are packed as rows of one matrix (packed row
 // = row * group + head), so keys and values are read once for all of them. Sequences of at most 16 packed rows (decode)
-// are split along the keys and merged; longer ones are cut into tiles of 128 packed rows. A step of one row a sequence
-// may be `fused`: the blocks of the split prepare their heads themselves.
+// are split along the keys and merged; longer ones are cut into tiles of 128 packed rows.
 #pragma once
 #include <algorithm>
 #include <cstdint>
@@ -26,7 +25,6 @@ inline constexpr int kLongContext = 2048;  // beyond it a split takes at least t
 
 struct AttentionFlash {
   int rows = 0, sequences = 0, most_q = 1, most_context = 0;  // padding included
-  bool fused = false;
   int heads = 0, kv_heads = 0, head_dim = 0, rotary_dim = 0, block_size = 16;
   bool gate = false, qk_norm = true, plus_one = false;
   float eps = 0;
@@ -47,11 +45,6 @@ struct AttentionFlash {
   METTLE_ATTENTION_HD int group() const { return heads / kv_heads; }
   METTLE_ATTENTION_HD bool few(int q_len) const { return q_len * group() <= kFewPacked; }
   METTLE_ATTENTION_HD int qkv_width() const { return (heads * (gate ? 2 : 1) + 2 * kv_heads) * head_dim; }
-  // First value of a head in a row of qkv: query heads, then k, then v.
-  METTLE_ATTENTION_HD int head_at(int unit) const {
-    const int stride = gate ? 2 * head_dim : head_dim;
-    return unit < heads ? unit * stride : heads * stride + (unit - heads) * head_dim;
-  }
   // Place of a cached row of a kv head, in elements. `table`: of its sequence.
   METTLE_ATTENTION_HD int64_t cache_at(const int32_t* table, int position, int kv_head) const {
     const int64_t block = table[position / block_size];

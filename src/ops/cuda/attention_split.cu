@@ -3,9 +3,7 @@
 // (the same way for q and k, and in the columns of the output) a lane's share of a row is 16 contiguous bytes, or eight
 // codes, widened in registers.
 #include "ops/cuda/attention_flash.h"
-#include "ops/cuda/device/attention_head.cuh"
 #include "ops/cuda/device/cache_codes.cuh"
-#include "ops/cuda/device/prefetch.cuh"
 #include "ops/cuda/device/ptx.cuh"
 #include "ops/cuda/device/softmax.cuh"
 #include "ops/cuda/launch.h"
@@ -138,73 +136,8 @@ __device__ __forceinline__ void prefetch_keys(const AttentionFlash& a, const int
     const int key = begin + i / kLines;
     if (key >= end) break;
     const int64_t at = a.cache_at(table, key, kv_head) * kBytes + i % kLines * 128;
-    ptx::prefetch_l2(static_cast<const char*>(a.k_cache) + at);
-    ptx::prefetch_l2(static_cast<const char*>(a.v_cache) + at);
-  }
-}
-
-// The heads of a block of a fused step: the queries of its kv head go to shared memory as fragments; who has the row's
-// own key takes that and the value to the cache.
-template <int HD, int NB>
-struct OwnHeads {
-  static constexpr int kRows = 8 * NB, kMine = (kRows + 2 + kWarps - 1) / kWarps;  // heads of a warp
-  struct Memory {
-    AttentionAngles angles;
-    float heads[kWarps][kMostHead];
-  };
-  AttentionHead head[kMine];
-
-  // Before the wait.
-  __device__ __forceinline__ void load_early(const AttentionFlash& a, Memory& memory, int position, int warp,
-                                             int lane) {
-#pragma unroll
-    for (int i = 0; i < kMine; ++i) head[i].load_factors(a, warp + i * kWarps < a.group(), lane);
-    memory.angles.fill(a, position, kWarps * 32);
-  }
-  // After it, and behind a barrier; needs one before its results are read.
-  __device__ __forceinline__ void prepare(const AttentionFlash& a, Memory& memory, const DeviceSequence& s, int kv_head,
-                                          bool owner, uint4* q, int warp, int lane) {
-    const int group = a.group(), count = group + (owner ? 2 : 0);
-    const float* row = a.qkv + int64_t{s.first_row} * a.qkv_width();
-#pragma unroll
-    for (int i = 0; i < kMine; ++i) {  // all asked for at once
-      const int unit = warp + i * kWarps;
-      const int of = unit < group ? kv_head * group + unit : a.heads + (unit - group) * a.kv_heads + kv_head;
-      if (unit < count) head[i].load(row + a.head_at(of), HD, lane);
-    }
-    // Fragments are [32 dims][packed row][8 dims]; rows that are not there are zero.
-    auto* values = reinterpret_cast<uint16_t*>(q);
-    const auto place_of = [](int packed, int dim) {
-      return ((dim / 32 * kRows + packed) * 4 + dim % 32 / 8) * 8 + dim % 8;
-    };
-#pragma unroll
-    for (int i = 0; i < kMine; ++i) {
-      const int unit = warp + i * kWarps;
-      if (unit >= group && unit < kRows)
-        for (int dim = lane; dim < HD; dim += 32) values[place_of(unit, dim)] = 0;
-      if (unit >= count) continue;
-      if (unit < group) {
-        head[i].put_turned(a, memory.angles, memory.heads[warp], lane,
-                           [&](int dim, float x) { values[place_of(unit, dim)] = to_bf16(x); });
-        continue;
-      }
-      const bool is_v = unit > group;
-      const CachePlace place(a, is_v, a.cache_at(a.blocks + s.block_begin, s.ctx_len, kv_head));
-      if (is_v)
-        head[i].put_as_is(HD, lane, place);
-      else
-        head[i].put_turned(a, memory.angles, memory.heads[warp], lane, place);
-    }
-  }
-};
-
-// Rows of a fused step that are only padding get a zero core, of the block's kv head.
-__device__ __forceinline__ void clear_padding(const AttentionFlash& a, int first, int step, int kv_head) {
-  const int width = a.group() * a.head_dim;
-  for (int row = first; row < a.rows; row += step) {
-    if (a.row_sequence[row] >= 0) continue;
-    uint16_t* core = a.core + int64_t{row} * a.heads * a.head_dim + kv_head * width;
-    for (int i = static_cast<int>(threadIdx.x); i < width; i += kWarps * 32) core[i] = 0;
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(a.k_cache) + at));
+    asm volatile("prefetch.global.L2 [%0];" ::"l"(static_cast<const char*>(a.v_cache) + at));
   }
 }
 
@@ -215,7 +148,6 @@ __global__ __launch_bounds__(kWarps * 32, 2) void attention_split_kernel(Attenti
   constexpr int kRows = 8 * NB;
   extern __shared__ uint4 shared[];  // first q's fragments, then the warps' outputs
   __shared__ float stats[kWarps][kRows][2];
-  __shared__ typename OwnHeads<HD, NB>::Memory own_memory;
   const int tid = static_cast<int>(threadIdx.x), warp = tid / 32, lane = tid % 32, g = lane / 4, t = lane % 4;
   const int kv_head = static_cast<int>(blockIdx.y), split = static_cast<int>(blockIdx.z);
   ptx::trigger();
@@ -226,18 +158,10 @@ __global__ __launch_bounds__(kWarps * 32, 2) void attention_split_kernel(Attenti
   const int32_t* table = a.blocks + s.block_begin;
   const bool idle = s.q_len == 0 || !a.few(s.q_len) || begin >= keys;
   if (!idle) prefetch_keys<HD, kCodes>(a, table, kv_head, begin, end);
-  OwnHeads<HD, NB> own;
-  if (a.fused) {
-    if (!idle) own.load_early(a, own_memory, s.ctx_len, warp, lane);
-    __syncthreads();
-  }
   ptx::wait();
-  if (a.fused && first_sequence == 0 && split == 0)
-    clear_padding(a, static_cast<int>(blockIdx.x), static_cast<int>(gridDim.x), kv_head);
   if (idle) return;
 
-  if (a.fused) own.prepare(a, own_memory, s, kv_head, end == keys, shared, warp, lane);
-  for (int i = a.fused ? HD / 32 * kRows * 4 : tid; i < HD / 32 * kRows * 4; i += kWarps * 32) {
+  for (int i = tid; i < HD / 32 * kRows * 4; i += kWarps * 32) {
     const int row = i / 4 % kRows, dim = i / (4 * kRows) * 32 + i % 4 * 8;
     shared[i] = ptx::load_activation(
         a.q + (int64_t{s.first_row + row / group} * a.heads + kv_head * group + row % group) * HD + dim, row < packed);

@@ -1,6 +1,6 @@
 // The three projections of gdn: in one launch, since the small ones would each cost a start and an end of their own and
-// none of them fills a GPU; for few rows here, for more in gdn_project_tiles.cu. Formats and shapes that neither takes:
-// one product after the other.
+// none of them fills a GPU; for at most 16 rows here, for more in gdn_project_tiles.cu. Formats and shapes that neither
+// takes: one product after the other.
 #include "ops/cuda/device/gdn_few_rows.cuh"
 #include "ops/cuda/gdn_recurrent.h"
 #include "ops/cuda/launch.h"
@@ -20,26 +20,21 @@ struct Projections {
   int ticket_count;
 };
 
-// blockIdx.x: pass of 8 NT rows, so that those who share weights run side by side; blockIdx.y: blocks of ba (bf16),
-// which take the longest, then of qkv, then of z.
+// Blocks of ba (bf16), which take the longest, then of qkv, then of z.
 template <class W, int NT, int SPLIT, bool MANY>
 __global__ __launch_bounds__(kGdnWarps * 32, p64::stream_blocks(NT, MANY)) void gdn_project_kernel(Projections p) {
   __shared__ float4 partial[kGdnWarps][NT][32];
-  const int block = static_cast<int>(blockIdx.y), rest = block - p.ba.tiles;
-  const int first = static_cast<int>(blockIdx.x) * 8 * NT, rows = p.rows - first;
+  const int block = static_cast<int>(blockIdx.x), rest = block - p.ba.tiles;
   ptx::trigger();
   if (rest < 0) {
-    gdn_few_rows<p64::Bf16Stream, NT, kGdnWarps, false>(p.ba, p.x + int64_t{first} * p.ba.cols,
-                                                        p.ba_out + int64_t{first} * p.ba.rows, rows, block, partial);
-    if (block > 0 || first > 0) return;
+    gdn_few_rows<p64::Bf16Stream, NT, kGdnWarps, false>(p.ba, p.x, p.ba_out, p.rows, block, partial);
+    if (block > 0) return;
     ptx::wait();  // warps without a share of k have not
     for (int i = static_cast<int>(threadIdx.x); i < p.ticket_count; i += kGdnWarps * 32) p.tickets[i] = 0;
     return;
   }
   const bool is_z = rest >= p.qkv_blocks;
-  const P64View& w = is_z ? p.z : p.qkv;
-  gdn_few_rows<W, NT, SPLIT, MANY>(w, p.x + int64_t{first} * w.cols,
-                                   (is_z ? p.z_out : p.qkv_out) + int64_t{first} * w.rows, rows,
+  gdn_few_rows<W, NT, SPLIT, MANY>(is_z ? p.z : p.qkv, p.x, is_z ? p.z_out : p.qkv_out, p.rows,
                                    is_z ? rest - p.qkv_blocks : rest, partial);
 }
 
@@ -49,8 +44,7 @@ void launch_projections(Projections p, cudaStream_t stream) {
     constexpr int kSplit = decltype(split)::value, kTiles = kGdnWarps / kSplit;
     p.qkv_blocks = (p.qkv.tiles + kTiles - 1) / kTiles;
     const int z_blocks = (p.z.tiles + kTiles - 1) / kTiles;
-    launch({.grid = dim3(static_cast<unsigned>((p.rows + 8 * NT - 1) / (8 * NT)),
-                         static_cast<unsigned>(p.ba.tiles + p.qkv_blocks + z_blocks)),
+    launch({.grid = dim3(static_cast<unsigned>(p.ba.tiles + p.qkv_blocks + z_blocks)),
             .block = dim3(kGdnWarps * 32),
             .stream = stream},
            gdn_project_kernel<W, NT, kSplit, decltype(many)::value>, p);
@@ -62,12 +56,7 @@ void launch_projections(Projections p, cudaStream_t stream) {
 
 template <class W>
 bool project_together(const Projections& p, cudaStream_t stream) {
-  if (p.rows <= 8)
-    launch_projections<W, 1>(p, stream);
-  else if (p.rows <= kGdnFewRows)
-    launch_projections<W, 2>(p, stream);
-  else
-    launch_projections<W, 4>(p, stream);
+  p.rows <= 8 ? launch_projections<W, 1>(p, stream) : launch_projections<W, 2>(p, stream);
   return true;
 }
 
@@ -85,9 +74,7 @@ bool gdn_project_few(const GdnRecurrent& a, const GdnWeights& weights, const uin
                       .rows = a.rows,
                       .tickets = a.tickets,
                       .ticket_count = gdn_tickets(a)};
-  if (a.rows > (a.passes ? kGdnPassRows : kGdnFewRows) || p.ba.format != WeightFormat::kBf16 ||
-      p.qkv.format != p.z.format)
-    return false;
+  if (a.rows > kGdnFewRows || p.ba.format != WeightFormat::kBf16 || p.qkv.format != p.z.format) return false;
   if (p.qkv.format == WeightFormat::kBf16) return project_together<p64::Bf16Stream>(p, on);
   if (p.qkv.format == WeightFormat::kFp8) return project_together<p64::Fp8Stream>(p, on);
   return p.qkv.unit_tiles == 8 && project_together<p64::Nvfp4Stream<8>>(p, on);

@@ -245,7 +245,8 @@ int gdn_project_tiles(const GdnRecurrent& a, const GdnWeights& weights, const ui
                 .tickets = a.tickets,
                 .ticket_count = gdn_tickets(a)};
   if (a.rows > kMostRows || p.ba.format != WeightFormat::kBf16 || p.qkv.format != p.z.format) return 0;
-  if (a.halves && gdn_decodes(a) && a.rows <= kGdnPassRows && p.qkv.cols > tiles::kStepK) p.shares = 2;
+  if (gdn_decodes(a) && a.rows <= kGdnHalfRows && p.qkv.cols > tiles::kStepK)
+    p.shares = 2;  // blocks that are alone on their multiprocessor take as long as two
   if (p.qkv.format == WeightFormat::kBf16) return project_together<tiles::Bf16>(p, on);
   if (p.qkv.format == WeightFormat::kFp8) return project_together<tiles::Fp8>(p, on);
   return project_together<tiles::Nvfp4>(p, on);

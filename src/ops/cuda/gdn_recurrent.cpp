@@ -14,7 +14,7 @@ namespace cuda {
 GdnRecurrent gdn_scratch(reference::Carver& c, const GdnProblem& p, int64_t rows) {
   const int64_t values = int64_t{p.value_heads} * p.dv;
   GdnRecurrent s;
-  const int64_t sums = rows + std::min<int64_t>(rows, kGdnPassRows);  // with a second share of few rows
+  const int64_t sums = rows + std::min<int64_t>(rows, kGdnHalfRows);  // with a second share of few rows
   s.qkv = c.take<float>(sums * p.channels());
   s.z = c.take<float>(sums * values);
   s.ba = c.take<float>(rows * 2 * p.value_heads);
@@ -73,16 +73,14 @@ GdnRecurrent gdn_call(reference::Carver& carver, const GdnArgs& a) {
 
 namespace {
 
-// Variants: how many rows of a longer sequence are taken at a time, and how projections of some rows are.
-constexpr int kOneRow = 1, kFourRows = 4, kPasses = 8, kHalves = 16;
+// Variants: how many rows of a longer sequence are taken at a time.
+constexpr int kOneRow = 1, kFourRows = 4;
 
 #if METTLE_CUDA
 void run(const Tactic& tactic, const GdnArgs& a, Stream& stream) {
   reference::Carver carver(a.ws);
   cuda::GdnRecurrent s = cuda::gdn_call(carver, a);
-  s.four_rows = (tactic.variant & kFourRows) != 0;
-  s.passes = (tactic.variant & kPasses) != 0;
-  s.halves = (tactic.variant & kHalves) != 0;
+  s.four_rows = tactic.variant == kFourRows;
   cuda::gdn_recurrent(s, *a.weights, a.x.as<uint16_t>(), a.partial.as<float>(), stream.cuda);
 }
 #endif
@@ -98,9 +96,7 @@ const Backend<GdnOp> gdn_cuda_recurrent = {
     .supports = cuda::gdn_supports,
     .tactics =
         [](const GdnProblem&, const Device&) {
-          return std::vector<Tactic>{{.name = "passes", .variant = kFourRows | kPasses},
-                                     {.name = "halves", .variant = kFourRows | kHalves},
-                                     {.name = "four_rows", .variant = kFourRows},
+          return std::vector<Tactic>{{.name = "four_rows", .variant = kFourRows},
                                      {.name = "one_row", .variant = kOneRow}};
         },
     .workspace =

@@ -57,8 +57,7 @@ void gdn_recurrent(const GdnRecurrent& call, const GdnWeights& weights, const ui
     const int64_t blocks = (int64_t{a.rows} * a.value_heads + 7) / 8;
     launch({.grid = dim3(static_cast<unsigned>(blocks)), .block = dim3(256), .stream = on}, gdn_norm_kernel, a);
   }
-  const bool passes = a.passes && a.rows <= kGdnPassRows;
-  if (passes || !gdn_output_tiles(a, weights, partial, stream)) product(weights.out, a.core, a.rows, partial, on);
+  if (!gdn_output_tiles(a, weights, partial, stream)) product(weights.out, a.core, a.rows, partial, on);
 }
 
 }  // namespace mettle::cuda

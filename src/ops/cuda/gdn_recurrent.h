@@ -21,15 +21,13 @@ inline constexpr int kGdnColumns = 32;        // of a value head, that one group
 inline constexpr int kGdnFewRows = 16;        // of a step, that one pass over the weights takes without shared memory
 inline constexpr int kGdnOutputSplits = 8;    // of the output product along k, at most
 inline constexpr int kGdnOutputParts = 1024;  // rows of partial times splits
-inline constexpr int kGdnPassRows = 64;       // of a step, that passes of 32 rows may take that way
+inline constexpr int kGdnHalfRows = 64;       // of decode, more than kGdnFewRows: projections as two sums over k
 
 struct GdnRecurrent {
   int rows = 0, sequences = 0;  // padding included
   int most_q = 1;
   bool four_rows = false;                         // of longer sequences, four rows at a time
-  bool passes = false;                            // 17 to kGdnPassRows rows: products without shared memory
-  bool halves = false;                            // 17 to kGdnPassRows rows: projections as two sums over k
-  int shares = 1;                                 // such sums of qkv and of z, one behind the other
+  int shares = 1;                                 // sums of qkv and of z over parts of k, one behind the other
   int longest = std::numeric_limits<int>::max();  // `four_rows` leaves alone sequences of more rows
   int key_heads = 0, value_heads = 0, dk = 0, dv = 0;
   float eps = 0, q_scale = 0;
