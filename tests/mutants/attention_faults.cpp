@@ -413,17 +413,23 @@ constexpr Fault<AttentionOp> kFaults[] = {
     {"loops_forever", C::loops_forever},
     {"segfaults", C::segfaults},
 };
-constexpr Fault<AttentionOp> kCopies[] = {{"copy", copy<F::kNone>}};
 
 }  // namespace
 
 template <>
 std::span<const Fault<AttentionOp>> faults_of() {
-  return kFaults;
+  static const std::vector<Fault<AttentionOp>> all = [] {
+    std::vector<Fault<AttentionOp>> faults(std::begin(kFaults), std::end(kFaults));
+    const auto more = attention_tiled_faults().subspan(1);
+    faults.insert(faults.end(), more.begin(), more.end());
+    return faults;
+  }();
+  return all;
 }
 template <>
 std::span<const Fault<AttentionOp>> copies_of() {
-  return kCopies;
+  static const std::vector<Fault<AttentionOp>> all = {{"copy", copy<F::kNone>}, attention_tiled_faults().front()};
+  return all;
 }
 
 }  // namespace mettle::mutants

@@ -348,17 +348,23 @@ constexpr Fault<GdnOp> kFaults[] = {
     {"aborts", C::aborts},
     {"allocates_without_end", C::allocates_without_end},
 };
-constexpr Fault<GdnOp> kCopies[] = {{"copy", copy<F::kNone>}};
 
 }  // namespace
 
 template <>
 std::span<const Fault<GdnOp>> faults_of() {
-  return kFaults;
+  static const std::vector<Fault<GdnOp>> all = [] {
+    std::vector<Fault<GdnOp>> faults(std::begin(kFaults), std::end(kFaults));
+    const auto more = gdn_chunked_faults().subspan(1);
+    faults.insert(faults.end(), more.begin(), more.end());
+    return faults;
+  }();
+  return all;
 }
 template <>
 std::span<const Fault<GdnOp>> copies_of() {
-  return kCopies;
+  static const std::vector<Fault<GdnOp>> all = {{"copy", copy<F::kNone>}, gdn_chunked_faults().front()};
+  return all;
 }
 
 }  // namespace mettle::mutants

@@ -24,7 +24,7 @@ std::vector<Tactic> last_tactic(const typename Op::Problem& problem, const Devic
 
 template <class Op>
 const Backend<Op>* keep(const Fault<Op>& fault) {
-  Backend<Op> b = fast_of<Op>();
+  Backend<Op> b = fault.of.empty() ? fast_of<Op>() : *cpu_backend<Op>(fault.of);
   b.name = fault.name;
   b.run = fault.run;
   b.tactics = last_tactic<Op>;

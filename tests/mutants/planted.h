@@ -16,6 +16,7 @@ template <class Op>
 struct Fault {
   std::string_view name;
   void (*run)(const Tactic&, const typename Op::Args&, Stream&);
+  std::string_view of = {};  // the backend whose declaration it has; else that of the op's fastest plain one
 };
 
 // Of one op, in a fixed order; each defined in the op's own file.
@@ -25,6 +26,10 @@ std::span<const Fault<Op>> faults_of();
 // The faulty copies of the reference with no fault switched on: they must pass, else a copy is no witness.
 template <class Op>
 std::span<const Fault<Op>> copies_of();
+
+// Those of the methods for prompts, in files of their own; each list begins with the copy that has none.
+std::span<const Fault<AttentionOp>> attention_tiled_faults();
+std::span<const Fault<GdnOp>> gdn_chunked_faults();
 
 // A fault under the name of its backend; the problems of both geometries.
 struct Name {
