@@ -17,11 +17,11 @@ namespace mettle::cuda {
 
 struct GdnChunks;  // gdn_chunked.h
 
-inline constexpr int kGdnColumns = 32;        // of a value head, that one group of 128 threads holds
-inline constexpr int kGdnFewRows = 16;        // of a step, that one pass over the weights takes without shared memory
-inline constexpr int kGdnOutputSplits = 8;    // of the output product along k, at most
-inline constexpr int kGdnOutputParts = 1024;  // rows of partial times splits
-inline constexpr int kGdnHalfRows = 64;       // of decode, more than kGdnFewRows: projections as two sums over k
+inline constexpr int kGdnColumns = 32;       // of a value head, that one group of 128 threads holds
+inline constexpr int kGdnFewRows = 16;       // of a step, that one pass over the weights takes without shared memory
+inline constexpr int kGdnOutputSplits = 8;   // of the output product along k, at most
+inline constexpr int kGdnOutputParts = 512;  // rows of partial times splits
+inline constexpr int kGdnHalfRows = 64;      // of decode, more than kGdnFewRows: projections as two sums over k
 
 struct GdnRecurrent {
   int rows = 0, sequences = 0;  // padding included
