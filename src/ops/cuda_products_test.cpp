@@ -99,6 +99,7 @@ TEST(CudaProducts, FusedSmallRefusesWhatItsBlocksDoNotHold) {
   expect_served(b.supports(p, gpu(90)));
   p = moe(), p.hidden = 768;
   expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "hidden 768", "a multiple of 512");
+  EXPECT_EQ(b.supports(p, gpu(90)).sentence, "hidden must be a multiple of 512, at most 4096, is 768");
   p = moe(), p.hidden = 4608;
   expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "hidden 4608", "at most 4096");
   p = moe(), p.width = p.shared_width = 768;
@@ -107,6 +108,7 @@ TEST(CudaProducts, FusedSmallRefusesWhatItsBlocksDoNotHold) {
   expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "width 2560", "at most 2048");
   p = moe(), p.shared_width = 1024;
   expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "shared expert of width 1024", "width 512");
+  EXPECT_THAT(b.supports(p, gpu(90)).sentence, HasSubstr("width 512 in nvfp4; this one has width 1024 in nvfp4"));
   p = moe(), p.shared_format = WeightFormat::kFp8;
   expect_refused(b.supports(p, gpu(90)), VerdictCode::kShapeUnsupported, "512 in fp8", "nvfp4");
   p = moe(), p.router_format = WeightFormat::kNvfp4;

@@ -13,7 +13,8 @@ namespace {
 
 Verdict supports(const MoeProblem& p, const Device& device) {
   const auto refuse_shape = [](const char* what, int got, const std::string& wanted) {
-    return refuse(VerdictCode::kShapeUnsupported, fmt::format("{} {}", what, got), wanted);
+    return refuse(VerdictCode::kShapeUnsupported, fmt::format("{} {}", what, got), wanted,
+                  fmt::format("{} must be {}, is {}", what, wanted, got));
   };
   if (p.format != WeightFormat::kNvfp4)
     return refuse(VerdictCode::kFormatUnsupported, fmt::format("experts in {}", name_of(p.format)), "nvfp4");
@@ -25,9 +26,13 @@ Verdict supports(const MoeProblem& p, const Device& device) {
     return refuse_shape("width", p.width,
                         fmt::format("a multiple of 512 or none of 256, at most {}", cuda::kFusedWidth));
   if (p.shared_width > 0 && !cuda::shared_rides(p))
-    return refuse(VerdictCode::kShapeUnsupported,
-                  fmt::format("shared expert of width {} in {}", p.shared_width, name_of(p.shared_format)),
-                  fmt::format("width {} in {}, as the others", p.width, name_of(p.format)));
+    return refuse(
+        VerdictCode::kShapeUnsupported,
+        fmt::format("shared expert of width {} in {}", p.shared_width, name_of(p.shared_format)),
+        fmt::format("width {} in {}, as the others", p.width, name_of(p.format)),
+        fmt::format("its one kernel takes the shared expert as one more of the others, width {} in {}; this one has "
+                    "width {} in {}",
+                    p.width, name_of(p.format), p.shared_width, name_of(p.shared_format)));
   return cuda_moe(p, device);
 }
 
