@@ -36,21 +36,32 @@ GpuStep::GpuStep(Model& model, const Limits& limits, TensorView logits, Place& p
               .blocks = limits.blocks + limits.sequences},
              place) {}
 
-GpuStep::Bucket GpuStep::bucket_of(int sequences, int context) const {
+int64_t GpuStep::graph_bytes(const Limits& limits, int layers) {
+  constexpr int64_t kLaunchBytes = 32 << 10, kLaunchesOfALayer = 8;
+  return std::ssize(buckets_of(limits)) * layers * kLaunchesOfALayer * kLaunchBytes;
+}
+
+GpuStep::Bucket GpuStep::bucket_of(const Limits& limits, int sequences, int context) {
   // The last bucket is what a step may hold: the model's scratch ends there.
-  if (limits_.deterministic) sequences = limits_.sequences, context = limits_.context;
-  Bucket b{std::min(up_to_bucket(sequences), limits_.sequences), kLeastContext};
+  if (limits.deterministic) sequences = limits.sequences, context = limits.context;
+  Bucket b{std::min(up_to_bucket(sequences), limits.sequences), kLeastContext};
   while (b.context < context) b.context *= 4;
   return b;
 }
 
-void GpuStep::capture() {
-  for (int n = 1; n <= limits_.sequences; ++n)
+std::set<GpuStep::Bucket> GpuStep::buckets_of(const Limits& limits) {
+  std::set<Bucket> all;
+  for (int n = 1; n <= limits.sequences; ++n)
     for (int context = 1;; context *= 4) {
-      const Bucket bucket = bucket_of(n, std::min(context, limits_.context));
-      if (bucket.sequences <= limits_.rows && !graphs_.contains(bucket)) capture_bucket(bucket);
-      if (context >= limits_.context) break;
+      const Bucket bucket = bucket_of(limits, n, std::min(context, limits.context));
+      if (bucket.sequences <= limits.rows) all.insert(bucket);
+      if (context >= limits.context) break;
     }
+  return all;
+}
+
+void GpuStep::capture() {
+  for (const Bucket& bucket : buckets_of(limits_)) capture_bucket(bucket);
 }
 
 Step GpuStep::stand_in(const Bucket& bucket, int rows) {
@@ -98,7 +109,7 @@ void GpuStep::run(const Step& step, bool replay, const SampleResult* results) {
   const auto n = static_cast<int>(step.batch.sequences.size());
   int context = 1;
   for (const BatchSequence& s : step.batch.sequences) context = std::max(context, s.ctx_len + s.q_len);
-  const Bucket bucket = bucket_of(n, context);
+  const Bucket bucket = bucket_of(limits_, n, context);
   const auto graph = graphs_.find(bucket);
   const bool one_each = step.batch.rows == n;
   const bool decode =

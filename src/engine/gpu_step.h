@@ -8,6 +8,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <set>
 #include <vector>
 
 #include "models/model.h"
@@ -25,6 +26,9 @@ class GpuStep {
     int64_t slots = 0;
     bool deterministic = false;  // steps of one row a sequence then want the logits of all rows or of none
   };
+  // About what the captured graphs take on the device: 32 KiB for each launch, eight of them a layer (H200: 33 graphs
+  // of 40 layers took 430 MiB with the kernels' code).
+  static int64_t graph_bytes(const Limits& limits, int layers);
   // logits: what every step of a graph writes, [sequences, vocab] f32.
   GpuStep(Model& model, const Limits& limits, TensorView logits, Place& place);
 
@@ -46,7 +50,8 @@ class GpuStep {
     int sequences = 0, context = 0;
     auto operator<=>(const Bucket&) const = default;
   };
-  Bucket bucket_of(int sequences, int context) const;
+  static Bucket bucket_of(const Limits& limits, int sequences, int context);
+  static std::set<Bucket> buckets_of(const Limits& limits);
   void capture_bucket(const Bucket& bucket);
   // A step of so many rows that fills the bucket; what its batch says of sequences counts for launches only.
   Step stand_in(const Bucket& bucket, int rows);

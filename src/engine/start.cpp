@@ -153,6 +153,14 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   const auto scratch = [&] {
     int64_t bytes = int64_t{limits.logit_rows} * model.vocab * static_cast<int64_t>(sizeof(float));
     for (const auto& rank : ranks.models) bytes += static_cast<int64_t>(rank->scratch_bytes(limits));
+    bytes +=
+        static_cast<int64_t>(parts.sample_choices.workspace(parts.sample_problem, limits.logit_rows, threads_per_rank));
+    if (on_gpu)
+      bytes += GpuStep::graph_bytes({.rows = limits.rows,
+                                     .sequences = limits.logit_rows,
+                                     .context = options.context_length > 0 ? options.context_length : model.context,
+                                     .deterministic = options.deterministic},
+                                    model.layers);
     return bytes;
   };
   int64_t cache_bytes = options.cache_bytes;
