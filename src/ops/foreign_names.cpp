@@ -93,8 +93,6 @@ constexpr ForeignName kTable[] = {
 constexpr std::string_view kPlanned = "planned";
 constexpr ForeignName kPlannedTable[] = {
     {"moe", "w4a4_mma", kPlanned, "block-scaled FP4 mma.sync, FP4 activations", k12x, kNotBuilt},
-    {"moe", "dequant_gemm", kPlanned, "experts dequantised a chunk at a time, then a library's grouped product", kGpus,
-     kNotBuilt},
     {"moe", "jit", kPlanned, "compiled at first use for exactly this device and shape", kGpus, kNotBuilt},
     {"linear", "cublaslt", kPlanned, "cuBLASLt's block-scaled product, FP4 activations", kBlackwell, kNotBuilt},
     {"linear", "cudnn", kPlanned, "cuDNN's block-scaled product, FP4 activations", kBlackwell, kNotBuilt},
