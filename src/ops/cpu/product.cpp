@@ -22,11 +22,17 @@ const Kernels& kernels_of(Isa isa) {
   fail(Code::kInternal, "cpu kernels: no such instruction set");
 }
 
+namespace {
+
+bool gemm_can_win(const Tactic& t, const Device& device) { return t.isa != Isa::kScalar || !device.has(Isa::kAvx2); }
+
+}  // namespace
+
 std::vector<Tactic> isa_method_tactics(const Device& device) {
   std::vector<Tactic> tactics;
   for (const Tactic& t : isa_tactics(device)) {
     tactics.push_back({t.name + "/gemv", t.isa, static_cast<int>(Method::kGemv)});
-    tactics.push_back({t.name + "/gemm", t.isa, static_cast<int>(Method::kGemm)});
+    if (gemm_can_win(t, device)) tactics.push_back({t.name + "/gemm", t.isa, static_cast<int>(Method::kGemm)});
   }
   return tactics;
 }
@@ -34,8 +40,7 @@ std::vector<Tactic> isa_method_tactics(const Device& device) {
 std::vector<Tactic> isa_gemm_tactics(const Device& device) {
   std::vector<Tactic> tactics;
   for (const Tactic& t : isa_tactics(device))
-    if (t.isa != Isa::kScalar || !device.has(Isa::kAvx2))
-      tactics.push_back({t.name + "/gemm", t.isa, static_cast<int>(Method::kGemm)});
+    if (gemm_can_win(t, device)) tactics.push_back({t.name + "/gemm", t.isa, static_cast<int>(Method::kGemm)});
   return tactics;
 }
 

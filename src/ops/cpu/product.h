@@ -13,10 +13,10 @@ namespace mettle::cpu {
 enum class Method { kGemv, kGemm };
 
 const Kernels& kernels_of(Isa isa);
-// The tactics of attention and gdn: each instruction set with each method for the projections ("avx512/gemm").
+// The tactics of attention and gdn: each instruction set with each method for the projections ("avx512/gemm"). Scalar
+// gemm only where there is no other set: it could win nowhere else, and its proof is the longest.
 std::vector<Tactic> isa_method_tactics(const Device& device);
-// Those of a method for prompts: each instruction set with gemm; scalar code only where there is no other, since it
-// could win nowhere else and its proof is the longest.
+// Those of a method for prompts: gemm alone.
 std::vector<Tactic> isa_gemm_tactics(const Device& device);
 inline Method method_of(const Tactic& tactic) { return static_cast<Method>(tactic.variant); }
 TileMatrix tile_matrix(const PackedMatrix& m);
