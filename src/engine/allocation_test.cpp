@@ -75,7 +75,9 @@ std::vector<SamplingParams> every_kind() {
   return all;
 }
 
-EngineStats expect_no_allocations(EngineOptions options, const std::string& backend, Probe probe = {}) {
+// warm_tokens: the first run is one short request of that many tokens, instead of every kind.
+EngineStats expect_no_allocations(EngineOptions options, const std::string& backend, Probe probe = {},
+                                  int warm_tokens = 0) {
   options.cache_bytes = 64 << 20;
   options.step_tokens = 24;  // the prompts come in chunks
   probe.choices = std::make_shared<UnprovedChoices>(backend);
@@ -87,7 +89,16 @@ EngineStats expect_no_allocations(EngineOptions options, const std::string& back
       engine->submit(std::vector<int32_t>(static_cast<size_t>(5 + 11 * count++), 300), params, ends.listener());
     ends.wait(count);
   };
-  run();  // first use of threads, locks and what the C library makes on first use
+  // First use of threads, locks and what the C library makes on first use.
+  if (warm_tokens > 0) {
+    Ends ends;
+    SamplingParams params = greedy(warm_tokens);
+    params.ignore_eos = true;
+    engine->submit({300, 301}, params, ends.listener());
+    ends.wait(1);
+  } else {
+    run();
+  }
   t_exempt = true;
   g_allocations = 0;
   const size_t buffers = buffer_bytes_in_use();
@@ -134,6 +145,20 @@ TEST(Allocations, NoneWhileStepsRunAhead) {
   options.max_running = 3;  // with a penalty none runs ahead; the last ones have none
   expect_no_allocations(options, "cpu_gemv", probe);
   EXPECT_GT(*probe.ahead, 0u);
+}
+
+// A step that ran ahead swaps its ids with the next step's, so either list may be the one that a long prompt fills:
+// after an odd number of them the list of a decode step's length lay there, and grew.
+TEST(Allocations, NoneForALongPromptAfterStepsAhead) {
+  for (const int warm_tokens : {8, 9}) {
+    Probe probe;
+    probe.watch_every = 1000;
+    probe.ahead = std::make_shared<std::atomic<uint64_t>>(0);
+    EngineOptions options = tiny_options();
+    options.max_running = 3;
+    expect_no_allocations(options, "cpu_gemv", probe, warm_tokens);
+    EXPECT_GT(*probe.ahead, 0u);
+  }
 }
 
 TEST(Allocations, NoneWhilePreempted) {

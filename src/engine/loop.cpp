@@ -25,14 +25,13 @@ constexpr uint64_t kWatchEveryOnGpu = 512;
 EngineLoop::EngineLoop(EngineParts parts) : parts_(std::move(parts)), scheduler_(parts_.scheduler) {
   const auto rows = static_cast<size_t>(parts_.scheduler.step_tokens);
   const auto sequences = static_cast<size_t>(parts_.scheduler.max_running);
-  ids_.reserve(rows);
-  logit_rows_.reserve(sequences);
+  for (auto* list : {&ids_, &ahead_.ids}) list->reserve(rows);  // landed() swaps them
+  for (auto* list : {&logit_rows_, &ahead_.logit_rows}) list->reserve(sequences);
   step_ids_.reserve(sequences);
   batch_.reserve(sequences);
   chosen_.reserve(sequences);
   probed_.reserve(sequences);
   told_.top.reserve(std::size(SampleResult{}.top_ids));
-  for (auto* list : {&ahead_.ids, &ahead_.logit_rows}) list->reserve(sequences);
   ahead_.requests.reserve(sequences);
   ahead_.batch.reserve(sequences);
   landed_.reserve(sequences);
