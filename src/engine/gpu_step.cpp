@@ -7,6 +7,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "models/block.h"
+#include "ops/cuda/profile_range.h"
 
 namespace mettle {
 namespace {
@@ -133,7 +134,10 @@ void GpuStep::run(const Step& step, bool replay, const SampleResult* results) {
                                            .most_context = bucket.context,
                                            .most_q = decode ? 1 : limits_.rows});
   upload();
-  if (decode && replay && graph != graphs_.end()) return graph->second->launch(stream_);
+  if (decode && replay && graph != graphs_.end()) {
+    const ProfileRange range("decode graph");
+    return graph->second->launch(stream_);
+  }
   Step eager = stand_in(bucket, rows);
   eager.batch.device = &device;
   eager.marks = step.marks;

@@ -8,6 +8,7 @@
 
 #include "ops/attention.h"
 #include "ops/backend.h"
+#include "ops/cuda/profile_range.h"
 #include "ops/embed.h"
 #include "ops/gdn.h"
 #include "ops/join.h"
@@ -48,6 +49,7 @@ template <class Op>
 void run_op(const Choice<Op>& choice, const typename Op::Args& args, Stream& stream) {
   check_args(args);
   call_count<Op>().fetch_add(1, std::memory_order_relaxed);
+  const ProfileRange range(Op::kName);
   choice.backend->run(choice.tactic, args, stream);
 }
 
