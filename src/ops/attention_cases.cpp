@@ -309,6 +309,80 @@ void add_pointed(Maker& m, bool full, std::vector<AttentionCase>& out) {
   out.push_back(std::move(probe));
 }
 
+// Queries and probabilities that all lie at one side of their rounding to bf16, so that a fault of the rounding adds up
+// instead of averaging out. q is 1 in even dims, and in odd ones 0.6 of a step above it: rounding takes 0.4 of a step,
+// leaving it out takes nothing, cutting loses 0.6. Every second key is zero, with the value zero: wherever a block of
+// keys or a split begins, the maximum is 0 from there on, and those keys stand in the sum alone. The other keys' scores
+// lie below, each where exp is 2^-16 short of a bf16 value: rounding hardly moves it, cutting loses a whole step. By
+// even dims that value is the first above 1/2, where a step is most; by odd dims any, so that a q that was rounded
+// otherwise finds its probabilities anywhere between steps: all dims of a value share their errors, and values and
+// output weights are positive, so these must average out over keys. A column of the output reads one head, since heads
+// of a group are equal and so are their roundings.
+struct Stepped {
+  static constexpr double kStep = 0x1p-7;  // of bf16 at 1
+  static constexpr double kAbove = 0.6 * kStep;
+  static constexpr Scales kScales{0x1p-7, 0x1p-6};
+  const AttentionProblem& p;
+  bool possible() const { return p.activation == Activation::kBf16 && p.hidden >= 3 && p.head_dim >= 16; }
+  double unit() const { return p.qk_norm ? 16 : 1; }  // of x: far above the norm's eps
+  // Columns: 0 is q in every dim, 1 what odd dims have more where no norm's weight does it, the last the gate.
+  double qkv(int64_t row, int64_t col) const {
+    const int64_t stride = p.gate ? 2 * p.head_dim : p.head_dim;
+    if (row >= p.heads * stride) return 0;  // the step's own keys and values
+    const int64_t d = row % stride;
+    if (d >= p.head_dim) return col == p.hidden - 1 ? 1 : 0;
+    return col == 0 || (col == 1 && !p.qk_norm && d % 2 == 1) ? 1 : 0;
+  }
+  static double gap_of(double probability) { return -std::log(probability * (1 - 0x1p-16)); }
+  static double even_gap() { return gap_of(0.5 + kStep / 2); }
+  static double odd_gap(CaseRandom& random) {
+    return gap_of((128 + random.below(128)) * 0x1p-13 / (1 + random.below(2)));
+  }
+  // Its parts become smaller and smaller, so that the score is exact to about float32.
+  void set_key(CaseInput& keys, int64_t place, int head, bool odd, double gap) const {
+    const double q = odd ? 1 + kStep : 1, scale = p.cache == CacheFormat::kE4M3 ? kScales.k : 1;
+    double rest = -gap * std::sqrt(static_cast<double>(p.head_dim)) / (q * scale);
+    for (int d = 0; d < p.head_dim; ++d) {
+      const int64_t at = int64_t{head} * p.head_dim + d;
+      keys.set(place, at, (d % 2 == 1) == odd ? rest : 0);
+      rest -= double{keys.get(place, at)};
+    }
+  }
+};
+
+void add_stepped(Maker& m, std::vector<AttentionCase>& out) {
+  const AttentionProblem& p = m.p;
+  const Stepped stepped{p};
+  if (!stepped.possible()) return;
+  const double norm = p.norm_plus_one ? 0 : 1;
+  const auto weights = m.finish(
+      case_weight_of(p.qkv_format, p.qkv_rows(), p.hidden, [&](int64_t r, int64_t c) { return stepped.qkv(r, c); }),
+      case_weight_of(p.out_format, p.hidden, int64_t{p.heads} * p.head_dim,
+                     [&](int64_t r, int64_t c) { return c / p.head_dim == r % p.heads ? 1 : 0; }),
+      norm, norm, 0, Stepped::kScales);
+  for (size_t d = 1; d < weights->raw.q_norm.size(); d += 2)
+    weights->raw.q_norm[d] = static_cast<float>(norm + Stepped::kAbove);
+  std::fill(weights->raw.inv_freq.begin(), weights->raw.inv_freq.end(), 0.f);  // nothing turns
+  weights->packed = pack_attention(m.layout, weights->raw);
+  AttentionCase c = m.make("steps", weights, {{1, 480}, {1, 480}, {5, 64}, {3, 300}});
+  for (int64_t r = 0; r < c.batch.rows; ++r)
+    for (int64_t i = 0; i < p.hidden; ++i)
+      c.x.set(r, i, i + 1 == p.hidden ? 32 : i == 0 ? stepped.unit() : i == 1 ? Stepped::kAbove : 0);
+  std::vector<double> typical;  // of a value's dim, so that their roundings differ
+  for (int64_t d = 0; d < int64_t{p.kv_heads} * p.head_dim; ++d) typical.push_back(1 + m.random.uniform());
+  for (size_t s = 0; s < c.batch.sequences.size(); ++s)
+    for (int64_t i = 0; i < c.batch.sequences[s].ctx_len; ++i) {
+      const int64_t row = int64_t{c.batch.sequences[s].block_table[i / p.block_size]} * p.block_size + i % p.block_size;
+      const bool zero = i % 2 == 0, odd = s % 2 == 1;
+      for (int h = 0; h < p.kv_heads; ++h)
+        stepped.set_key(c.k_cache, row, h, odd, zero ? 0 : odd ? Stepped::odd_gap(m.random) : Stepped::even_gap());
+      for (size_t d = 0; d < typical.size(); ++d)
+        c.v_cache.set(row, static_cast<int64_t>(d),
+                      zero ? 0 : typical[d] * (0.75 + m.random.uniform() / 2) / double{weights->raw.v_scale});
+    }
+  out.push_back(std::move(c));
+}
+
 }  // namespace
 
 std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t seed, int64_t budget, Layout layout) {
@@ -345,6 +419,7 @@ std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t s
   out.push_back(std::move(equal));
   add_pointed(m, full, out);
   add_designed(m, out);
+  add_stepped(m, out);
   return out;
 }
 

@@ -1,7 +1,8 @@
 // Cases of attention over ragged batches with shuffled block tables: decode, chunks, mixed, long and far contexts, and
 // designed ones in which every query picks one key (selector), weighs all alike (uniform), or stands far below one key
-// whose value is zero (deep, rope_probe: an error of that score is multiplied by what lies between). Of E4M3 caches
-// also codes that saturate and subnormal ones. Everything in the caches that no row may see holds NaN.
+// whose value is zero (deep, rope_probe: an error of that score is multiplied by what lies between), or where q and p
+// all lie at one side of their rounding (steps). Of E4M3 caches also codes that saturate and subnormal ones. Everything
+// in the caches that no row may see holds NaN.
 #pragma once
 #include <memory>
 #include <string>

@@ -33,6 +33,7 @@ enum class F {
   kQNotRounded,
   kQTruncated,
   kPTruncated,
+  kPTruncatedInSum,
   kLastDimensionsSkipped,
   kLastQueryOfFullTile,
   kGateOfFirstRow,
@@ -110,9 +111,10 @@ struct Tile {
         float added = 0;
         for (int j = 0; j < seen; ++j) {
           z[j] = std::exp(z[j] - top);
-          added += z[j];
+          const float whole = z[j];
           if (a.problem.activation == Activation::kBf16)
-            z[j] = fault == F::kPTruncated ? cut_to_bf16(z[j]) : bf16(z[j]);
+            z[j] = fault == F::kPTruncated || fault == F::kPTruncatedInSum ? cut_to_bf16(whole) : bf16(whole);
+          added += fault == F::kPTruncatedInSum ? z[j] : whole;
         }
         total[i] = total[i] * (fault == F::kSumNotShrunk ? 1 : shrink[i]) + added;
         most[i] = top;
@@ -214,8 +216,6 @@ template <F fault>
 constexpr Fault<AttentionOp> named(std::string_view name) {
   return {name, copy<fault>, "cpu_tiled"};
 }
-// Left out, since proofs do not convict them beside probabilities that are declared as rounded: kPTruncated, and at
-// heads of the 35B kQNotRounded and kQTruncated (tests/ledger/cpu_kernels.md).
 constexpr Fault<AttentionOp> kFaults[] = {
     named<F::kNone>("tiled_copy"),
     named<F::kLimitOfTile>("tiled_limit_of_last_row"),
@@ -232,6 +232,10 @@ constexpr Fault<AttentionOp> kFaults[] = {
     named<F::kValuesOfBlockBefore>("tiled_last_values_of_block_before"),
     named<F::kKeysOfBlockBefore>("tiled_last_keys_of_block_before"),
     named<F::kLastKeysSkipped>("tiled_partial_group_skipped"),
+    named<F::kQNotRounded>("tiled_q_not_rounded"),
+    named<F::kQTruncated>("tiled_q_truncated"),
+    named<F::kPTruncated>("tiled_p_truncated"),
+    named<F::kPTruncatedInSum>("tiled_p_truncated_in_the_sum_too"),
     named<F::kLastDimensionsSkipped>("tiled_last_dimensions_skipped"),
     named<F::kLastQueryOfFullTile>("tiled_last_query_of_full_tile"),
     named<F::kGateOfFirstRow>("tiled_gate_of_first_row"),
