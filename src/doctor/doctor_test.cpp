@@ -224,6 +224,8 @@ TEST_F(Doctored, FabricTraps) {
   config[0x148] = 0x0D;
   config[0x14E] = 0x1D;
   write(bridge + "/config", config);
+  write("/sys/bus/pci/devices/0000:01:00.0/class", "0x020000\n");  // no bridge
+  write("/sys/bus/pci/devices/0000:01:00.0/config", config);
   write("/sys/kernel/iommu_groups/0/type", "DMA\n");
   write("/proc/cmdline", "quiet\n");
   Report r = examine("good");

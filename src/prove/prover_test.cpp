@@ -432,6 +432,13 @@ TEST(Choose, FastestProvedPerBucketAndReferenceLast) {
   EXPECT_EQ(c.at(100'000).backend->name, "cpu_gemm");
   EXPECT_EQ(choose(r, p, "reference").at(1).backend->name, "reference");                   // by name it serves
   for (const auto& behind : choose(r, p, "cpu_gemm").behind) EXPECT_TRUE(behind.empty());  // and nothing takes over
+  // Of a backend the proved tactics alone.
+  ProofReport without = r;
+  for (ProofEntry& e : without.entries)
+    if (e.backend == "cpu_gemm" && e.tactic == c.at(17).tactic.name)
+      e.verdict = refuse(VerdictCode::kWrongOutput, "", "");
+  const Choice<LinearOp> other = choose(without, p).at(17);
+  EXPECT_FALSE(other.backend->name == "cpu_gemm" && other.tactic.name == c.at(17).tactic.name) << other.tactic.name;
   // Taken out one after the other, the next proved one serves where it served; the reference comes last.
   const size_t workspace = c.workspace(p, 512, 2);
   EXPECT_TRUE(c.serves("cpu_gemv"));
