@@ -9,7 +9,7 @@
 namespace modelled {
 
 Index thread_index, block_index;
-Extent block_extent;
+Extent block_extent, grid_extent;
 
 namespace {
 
@@ -20,6 +20,7 @@ struct Copy {
   void* to;
   const void* from;
   bool ok;
+  size_t bytes;
 };
 struct Thread {
   void* stack_pointer = nullptr;
@@ -140,6 +141,7 @@ void set_order(uint64_t seed) { order.seed(static_cast<unsigned>(seed)); }
 void run(Extent grid, Extent block, const std::function<void()>& kernel) {
   count = static_cast<int>(block.x);
   block_extent = block;
+  grid_extent = grid;
   body = &kernel;
   const auto warp_count = static_cast<size_t>((count + 31) / 32);
   threads.resize(std::max(threads.size(), static_cast<size_t>(count)));
@@ -161,8 +163,8 @@ void let_others_run(int64_t times) {
   while (times-- > 0) yield();
 }
 
-void copy_later(void* to, const void* from, bool ok) {
-  threads[static_cast<size_t>(current)].open.push_back({to, from, ok});
+void copy_later(void* to, const void* from, bool ok, size_t bytes) {
+  threads[static_cast<size_t>(current)].open.push_back({to, from, ok, bytes});
 }
 void commit_copies() {
   Thread& t = threads[static_cast<size_t>(current)];
@@ -174,9 +176,9 @@ void wait_for_copies(int groups_left) {
   while (static_cast<int>(groups.size()) > groups_left) {
     for (const Copy& c : groups.front()) {
       if (c.ok)
-        std::memcpy(c.to, c.from, 16);
+        std::memcpy(c.to, c.from, c.bytes);
       else
-        std::memset(c.to, 0, 16);
+        std::memset(c.to, 0, c.bytes);
     }
     groups.erase(groups.begin());
   }

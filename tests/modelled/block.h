@@ -18,9 +18,9 @@ struct Extent {
   Extent(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
 extern Index thread_index, block_index;
-extern Extent block_extent;
+extern Extent block_extent, grid_extent;
 
-inline constexpr size_t kSharedBytes = 112 << 10;
+inline constexpr size_t kSharedBytes = 228 << 10;
 // Runs the kernel for every block and thread; `shared`: its dynamic memory, or null.
 void run(Extent grid, Extent block, const std::function<void()>& kernel);
 void set_dynamic(uint8_t* shared, size_t bytes);
@@ -30,7 +30,7 @@ void sync_block();
 void sync_warp();
 void let_others_run(int64_t times);
 
-void copy_later(void* to, const void* from, bool ok);  // 16 bytes
+void copy_later(void* to, const void* from, bool ok, size_t bytes = 16);
 void commit_copies();
 void wait_for_copies(int groups_left);
 

@@ -6,6 +6,7 @@
 #include "ops/cpu/reference_math.h"
 #include "ops/cuda/gdn_chunked.h"
 #include "ops/cuda/product.h"
+#include "p64_product.h"
 #include "prove/trial.h"
 
 namespace mettle {
@@ -31,7 +32,10 @@ void multiply(const PackedMatrix& w, const uint16_t* x, int rows, float* y) {
 
 namespace cuda {
 
-void product(const PackedMatrix& w, const uint16_t* x, int rows, float* y, cudaStream_t) { multiply(w, x, rows, y); }
+// Of every op that is modelled.
+void product(const PackedMatrix& w, const uint16_t* x, int rows, float* y, cudaStream_t) {
+  w.layout == Layout::kP64 ? modelled::p64_product(w, x, rows, y) : multiply(w, x, rows, y);
+}
 int gdn_project(const GdnRecurrent& a, const GdnWeights& w, const uint16_t* x, void*) {
   multiply(w.qkv, x, a.rows, a.qkv);
   multiply(w.z, x, a.rows, a.z);

@@ -10,7 +10,10 @@
 namespace mettle {
 namespace {
 
-cuda::AttentionFlash carve(reference::Carver& c, const AttentionProblem& p, int64_t rows) {
+// Variants: whether products of 17 to 256 rows go as product_bulk.h does.
+constexpr int kMma = 0, kBulk = 1;
+
+cuda::AttentionFlash carve(reference::Carver& c, const Tactic& tactic, const AttentionProblem& p, int64_t rows) {
   const int64_t slots = std::min<int64_t>(cuda::kSplitSlots, rows * cuda::kMostSplits) * p.kv_heads * cuda::kFewPacked;
   cuda::AttentionFlash s;
   s.qkv = c.take<float>(rows * p.qkv_rows());
@@ -18,6 +21,9 @@ cuda::AttentionFlash carve(reference::Carver& c, const AttentionProblem& p, int6
   s.core = c.take<uint16_t>(rows * p.heads * p.head_dim);
   s.part = c.take<float>(slots * p.head_dim);
   s.part_stats = c.take<float>(slots * 2);
+  if (tactic.variant == kBulk)
+    s.bulk =
+        cuda::bulk_scratch(c, rows, std::max<int64_t>(p.hidden, int64_t{p.heads} * p.head_dim), p.hidden, p.qkv_rows());
   return s;
 }
 
@@ -45,12 +51,12 @@ Verdict supports(const AttentionProblem& p, const Device& device) {
 }
 
 #if METTLE_CUDA
-void run(const Tactic&, const AttentionArgs& a, Stream& stream) {
+void run(const Tactic& tactic, const AttentionArgs& a, Stream& stream) {
   const AttentionProblem& p = a.problem;
   const AttentionWeights& w = *a.weights;
   const DeviceBatch& batch = *a.batch->device;
   reference::Carver carver(a.ws);
-  cuda::AttentionFlash s = carve(carver, p, batch.rows);
+  cuda::AttentionFlash s = carve(carver, tactic, p, batch.rows);
   s.rows = batch.rows;
   s.sequences = batch.sequences;
   s.most_q = batch.most_q;
@@ -91,11 +97,17 @@ const Backend<AttentionOp> attention_cuda_flash = {
     .layout = Layout::kP64,
     .kind = DeviceKind::kCuda,
     .supports = supports,
-    .tactics = [](const AttentionProblem&, const Device&) { return std::vector<Tactic>{{"mma"}}; },
+    .tactics =
+        [](const AttentionProblem& p, const Device& device) {
+          std::vector<Tactic> all = {{.name = "mma", .variant = kMma}};
+          if (cuda::bulk_built(device) && cuda::bulk_takes(p.qkv_format) && cuda::bulk_takes(p.out_format))
+            all.push_back({.name = "bulk", .variant = kBulk});
+          return all;
+        },
     .workspace =
-        [](const Tactic&, const AttentionProblem& p, int rows, int) {
+        [](const Tactic& tactic, const AttentionProblem& p, int rows, int) {
           reference::Carver carver({});
-          carve(carver, p, rows);
+          carve(carver, tactic, p, rows);
           return carver.used();
         },
 #if METTLE_CUDA

@@ -94,7 +94,12 @@ __global__ __launch_bounds__(kWarps * 32) void attention_prepare_kernel(Attentio
 void attention_flash(const AttentionFlash& a, const AttentionWeights& weights, const uint16_t* x, float* partial,
                      void* stream) {
   const auto on = static_cast<cudaStream_t>(stream);
-  product(weights.qkv, x, a.rows, a.qkv, on);
+  const bool bulk = a.bulk.ordered != nullptr && bulk_takes(a.rows);
+  const auto multiply = [&](const PackedMatrix& w, const uint16_t* from, float* y) {
+    if (bulk) return bulk_product(view_of(w), from, a.rows, a.bulk, y, on);
+    product(w, from, a.rows, y, on);
+  };
+  multiply(weights.qkv, x, a.qkv);
   const int units = a.heads + 2 * a.kv_heads;
   launch({.grid = dim3(static_cast<unsigned>(a.rows), static_cast<unsigned>((units + kWarps - 1) / kWarps)),
           .block = dim3(kWarps * 32),
@@ -102,7 +107,7 @@ void attention_flash(const AttentionFlash& a, const AttentionWeights& weights, c
          attention_prepare_kernel, a);
   attention_split(a, stream);
   if (!a.few(a.most_q)) attention_tiles(a, stream);
-  product(weights.out, a.core, a.rows, partial, on);
+  multiply(weights.out, a.core, partial);
 }
 
 }  // namespace mettle::cuda

@@ -8,6 +8,7 @@
 
 #include "ops/attention.h"
 #include "ops/batch.h"
+#include "ops/cuda/product_bulk.h"
 
 #if defined(__CUDACC__)
 #define METTLE_ATTENTION_HD __host__ __device__
@@ -41,6 +42,7 @@ struct AttentionFlash {
   uint16_t* core = nullptr;     // [rows, heads, head_dim] bf16
   float* part = nullptr;        // [slots, kv_heads, packed rows, head_dim]: sums of one split
   float* part_stats = nullptr;  // [slots, kv_heads, packed rows, 2]: largest score, sum of exponentials
+  BulkScratch bulk = {};        // where products of a step's rows are bulk_product()'s
 
   METTLE_ATTENTION_HD int group() const { return heads / kv_heads; }
   METTLE_ATTENTION_HD bool few(int q_len) const { return q_len * group() <= kFewPacked; }

@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include "ops/cpu/reference_math.h"
+#include "ops/cuda/gdn_bulk.h"
 #include "ops/cuda/support.h"
 
 namespace mettle {
@@ -73,14 +74,19 @@ GdnRecurrent gdn_call(reference::Carver& carver, const GdnArgs& a) {
 
 namespace {
 
-// Variants: how many rows of a longer sequence are taken at a time.
-constexpr int kOneRow = 1, kFourRows = 4;
+// Variants: how many rows of a longer sequence are taken at a time; kBulk: four, and one row of many sequences as
+// gdn_bulk.h does.
+constexpr int kOneRow = 1, kFourRows = 4, kBulk = 5;
 
 #if METTLE_CUDA
 void run(const Tactic& tactic, const GdnArgs& a, Stream& stream) {
   reference::Carver carver(a.ws);
   cuda::GdnRecurrent s = cuda::gdn_call(carver, a);
-  s.four_rows = tactic.variant == kFourRows;
+  s.four_rows = tactic.variant != kOneRow;
+  if (tactic.variant == kBulk && cuda::gdn_bulk_takes(s)) {
+    const cuda::BulkScratch bulk = cuda::gdn_bulk_scratch(carver, a.problem, s.rows);
+    return cuda::gdn_bulk(s, bulk, *a.weights, a.x.as<uint16_t>(), a.partial.as<float>(), stream.cuda);
+  }
   cuda::gdn_recurrent(s, *a.weights, a.x.as<uint16_t>(), a.partial.as<float>(), stream.cuda);
 }
 #endif
@@ -95,14 +101,17 @@ const Backend<GdnOp> gdn_cuda_recurrent = {
     .kind = DeviceKind::kCuda,
     .supports = cuda::gdn_supports,
     .tactics =
-        [](const GdnProblem&, const Device&) {
-          return std::vector<Tactic>{{.name = "four_rows", .variant = kFourRows},
+        [](const GdnProblem& p, const Device& device) {
+          std::vector<Tactic> all = {{.name = "four_rows", .variant = kFourRows},
                                      {.name = "one_row", .variant = kOneRow}};
+          if (cuda::bulk_built(device) && cuda::gdn_bulk_takes(p)) all.push_back({.name = "bulk", .variant = kBulk});
+          return all;
         },
     .workspace =
-        [](const Tactic&, const GdnProblem& p, int rows, int) {
+        [](const Tactic& tactic, const GdnProblem& p, int rows, int) {
           reference::Carver carver({});
           cuda::gdn_scratch(carver, p, rows);
+          if (tactic.variant == kBulk) cuda::gdn_bulk_scratch(carver, p, rows);
           return carver.used();
         },
 #if METTLE_CUDA

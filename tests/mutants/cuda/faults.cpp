@@ -42,6 +42,13 @@ const std::vector<Slice>& slices() {
         {"attention256", wide_heads},
         {"attention_fp8", codes},
         {"gdn", GdnProblem{.hidden = 256, .key_heads = 2, .value_heads = 4, .dk = 64, .dv = 64}},
+        {"gdn_fp8", GdnProblem{.hidden = 2048,
+                               .key_heads = 2,
+                               .value_heads = 4,
+                               .dk = 64,
+                               .dv = 128,
+                               .in_format = WeightFormat::kFp8,
+                               .out_format = WeightFormat::kFp8}},
         {"sample", SampleProblem{.vocab = 7760, .usable = 7751}},
     };
   }();

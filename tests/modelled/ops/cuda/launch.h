@@ -2,8 +2,6 @@
 #pragma once
 #include "cuda_runtime.h"
 
-#define CUDA_CHECK(call) static_cast<void>(0)
-
 namespace mettle::cuda {
 
 struct Launch {

@@ -1,0 +1,1 @@
+#include "ops/cuda/gdn_bulk.cu"

@@ -1,0 +1,1 @@
+#include "ops/cuda/moe_tiles.cu"
