@@ -124,6 +124,19 @@ def run_program(*arguments, input=None, env=None, timeout=300):
                           env={**os.environ, "XDG_CACHE_HOME": Server.cache, **(env or {})})
 
 
+def is_whole(path):
+    """Whether a file of the cache is what a writer meant: a header with the checksum of the rest."""
+    with open(path, "rb") as f:
+        head, _, body = f.read().partition(b"\n")
+    match = re.fullmatch(rb"mettle-[a-z]+ \d+ ([0-9a-f]{16})", head)
+    if match is None:
+        return False
+    h = 0xCBF29CE484222325
+    for byte in body:
+        h = (h ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
+    return int(match.group(1), 16) == h
+
+
 def children_of(pid):
     found = []
     for entry in os.listdir("/proc"):

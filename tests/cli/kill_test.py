@@ -31,21 +31,6 @@ COMMANDS = {
 LONG_SECONDS, SHORT_MOST = 1.5, 2.5
 
 
-def fnv(data):
-    h = 0xCBF29CE484222325
-    for byte in data:
-        h = (h ^ byte) * 0x100000001B3 & 0xFFFFFFFFFFFFFFFF
-    return h
-
-
-def whole(path):
-    """Whether a kept file is what a writer meant: a header with the checksum of the rest."""
-    with open(path, "rb") as f:
-        head, _, body = f.read().partition(b"\n")
-    match = re.fullmatch(rb"mettle-[a-z]+ \d+ ([0-9a-f]{16})", head)
-    return match is not None and int(match.group(1), 16) == fnv(body)
-
-
 def marked(mark):
     """Processes that carry the mark in their environment and still run."""
     found = []
@@ -125,7 +110,7 @@ class Kill(unittest.TestCase):
             if path.endswith(".tmp") and not self.unnamed_files():
                 continue
             self.assertTrue(path.endswith(".json"), f"{path} was left behind: {after}")
-            self.assertTrue(whole(path), f"{path} is no whole file: {after}")
+            self.assertTrue(serving.is_whole(path), f"{path} is no whole file: {after}")
         self.assertEqual(os.listdir(self.temp), [], after)
 
     def works(self, arguments):
@@ -165,7 +150,7 @@ class Kill(unittest.TestCase):
         files = os.listdir(folder) if os.path.isdir(folder) else []
         for name in files:
             path = os.path.join(folder, name)
-            if name.endswith(".json") and whole(path):
+            if name.endswith(".json") and serving.is_whole(path):
                 with open(path) as f:
                     entries = json.loads(f.read().partition("\n")[2])["entries"]
                 return {(e["problem"], e["backend"], e["tactic"]): e for e in entries}
