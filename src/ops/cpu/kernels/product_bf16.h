@@ -105,13 +105,84 @@ void gemv_tile_bf16(const TileMatrix& m, int64_t t, const InRows& in, const OutR
   for (int r = 0; r < R; ++r) put(m, t, out, first + r, {sum[r]}, row_scale);
 }
 
+// Two tiles at a time for few rows: an activation is broadcast once for both, and decoding the one overlaps the other's
+// products. Two streams a tile apart stop the hardware's prefetch, so the next two tiles are asked for in the order in
+// which they lie, into the second level.
+template <int R>
+void gemv_pair_bf16(const TileMatrix& m, int64_t t, const InRows& in, const OutRows& out, int first) {
+  const uint8_t* tile[2] = {m.tile(t), m.tile(t + 1)};
+  const uint8_t* scales[2] = {m.scales + t * m.k_padded, m.scales + (t + 1) * m.k_padded};
+  const uint8_t *next_tile = m.tile(t + 2), *next_scales = m.scales + (t + 2) * m.k_padded;
+  const __m512i table = e2m1_table();
+  const uint16_t* x[R];
+  __m512 sum[2][R];
+#pragma GCC unroll 4
+  for (int r = 0; r < R; ++r) {
+    x[r] = in_row<uint16_t>(in, first + r);
+    sum[0][r] = sum[1][r] = _mm512_setzero_ps();
+  }
+  const int64_t groups = m.cols / 16;
+  for (int64_t g = 0; g < groups; ++g) {
+#pragma GCC unroll 4
+    for (int64_t b = 0; b < 256; b += 64) prefetch_second_level(next_tile + g * 256 + b);
+    if (g % 2 == 0) prefetch_second_level(next_scales + g * 32);
+    __m512 part[2][R];
+#pragma GCC unroll 4
+    for (int r = 0; r < R; ++r) part[0][r] = part[1][r] = _mm512_setzero_ps();
+#pragma GCC unroll 2
+    for (int half = 0; half < 2; ++half) {
+      const __m512i bits[2] = {_mm512_loadu_si512(tile[0] + g * 128 + half * 64),
+                               _mm512_loadu_si512(tile[1] + g * 128 + half * 64)};
+#pragma GCC unroll 4
+      for (int i = 0; i < 4; ++i) {
+        const auto shift = static_cast<unsigned>(4 * i);
+        const __m512i w0 = _mm512_permutexvar_epi16(_mm512_srli_epi32(bits[0], shift), table),
+                      w1 = _mm512_permutexvar_epi16(_mm512_srli_epi32(bits[1], shift), table);
+#pragma GCC unroll 4
+        for (int r = 0; r < R; ++r) {
+          const Pairs xk = pairs(pair_at(x[r] + g * 16 + 8 * half + 2 * i));
+          part[0][r] = _mm512_dpbf16_ps(part[0][r], pairs(w0), xk);
+          part[1][r] = _mm512_dpbf16_ps(part[1][r], pairs(w1), xk);
+        }
+      }
+    }
+#pragma GCC unroll 2
+    for (int i = 0; i < 2; ++i) {
+      const __m512 scale = Vec::e4m3(scales[i] + g * 16).v;
+#pragma GCC unroll 4
+      for (int r = 0; r < R; ++r) sum[i][r] = _mm512_fmadd_ps(scale, part[i][r], sum[i][r]);
+    }
+  }
+  for (int i = 0; i < 2; ++i) {
+    const Vec row_scale = row_scale_of(m, t + i);
+    for (int r = 0; r < R; ++r) put(m, t + i, out, first + r, {sum[i][r]}, row_scale);
+  }
+}
+
+inline constexpr int kPairRows = 4;  // with more, the products alone take as long: a pair has nothing to win
+
+// Tiles t and, where `two`, t + 1.
+template <Weights W>
+void gemv_tiles_bf16(const TileMatrix& m, int64_t t, bool two, const InRows& in, const OutRows& out) {
+  row_blocks<8>(in.n, [&](auto count, int first) {
+    constexpr int kR = decltype(count)::value;
+    if constexpr (W == Weights::kNvfp4 && kR <= kPairRows) {
+      if (two) return gemv_pair_bf16<kR>(m, t, in, out, first);
+    }
+    gemv_tile_bf16<W, kR>(m, t, in, out, first);
+    if (two) gemv_tile_bf16<W, kR>(m, t + 1, in, out, first);
+  });
+}
+
 void gemv_bf16(const TileMatrix& m, int64_t tile, int tiles, const void*, const InRows& in, const OutRows& out) {
-  for (int64_t t = tile; t < tile + tiles; ++t)
-    row_blocks<8>(in.n, [&](auto count, int first) {
-      constexpr int kR = decltype(count)::value;
-      if (m.weights == Weights::kNvfp4) return gemv_tile_bf16<Weights::kNvfp4, kR>(m, t, in, out, first);
-      gemv_tile_bf16<Weights::kBf16, kR>(m, t, in, out, first);
-    });
+  for (int64_t t = tile; t < tile + tiles; t += 2) {
+    const bool two = t + 1 < tile + tiles;
+    if (m.weights == Weights::kNvfp4) {
+      gemv_tiles_bf16<Weights::kNvfp4>(m, t, two, in, out);
+    } else {
+      gemv_tiles_bf16<Weights::kBf16>(m, t, two, in, out);
+    }
+  }
 }
 
 inline constexpr int kPanelTilesBf16 = 2;

@@ -34,6 +34,7 @@ inline const T* in_row(const InRows& in, int row) {
 }
 
 inline void prefetch(const uint8_t* p) { __builtin_prefetch(p, 0, 3); }
+inline void prefetch_second_level(const uint8_t* p) { __builtin_prefetch(p, 0, 2); }
 inline constexpr int64_t kAhead = 2048;  // bytes; a tile is followed by the next one
 
 // Calls block(std::integral-constant-like R, first row) for n rows in blocks of at most Most.
