@@ -20,13 +20,17 @@ namespace mettle {
 struct LayerProof {
   Verdict verdict;
   int steps = 0, ops = 0;    // ops that were judged
-  uint64_t comparisons = 0;  // elements compared with the oracle; zero is never a pass
-  double worst = 0;          // element: sigmas, of judge::kElement
+  uint64_t comparisons = 0;  // elements compared; zero is never a pass
+  double worst = 0;          // element: sigmas, of judge::kElement; beside a reference: of what is allowed
+  // Beside the references of a GPU: rows that were routed, and those to other experts (see layer_beside.h).
+  bool beside = false;
+  uint64_t routed = 0, rerouted = 0;
+  int64_t bytes = 0;         // of the device, while it ran
   std::string text() const;  // one line
 };
 
-// On a CPU; a GPU's weights cannot be read back here: nothing is run, steps is 0. Leaves caches as they are: they hold
-// zeros where it wrote when it returns. `choices` are those that serve.
+// On a GPU, whose weights cannot be read back in time: beside the references of the device, which proofs hold to the
+// oracle (layer_beside.h). Caches hold zeros where it wrote when it returns. `choices` are those that serve.
 LayerProof prove_layers(Runner& runner, const Runner::Sizes& sizes, ChoiceSource& choices);
 
 }  // namespace mettle

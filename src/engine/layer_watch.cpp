@@ -8,6 +8,7 @@
 #include <numeric>
 
 #include "base/error.h"
+#include "engine/watching_choices.h"
 #include "models/block.h"
 #include "ops/case_rows.h"
 #include "prove/trial.h"
@@ -52,14 +53,6 @@ float widen(const TensorView& view, int64_t at) {
 
 std::vector<float> floats_of(const FloatArray& a) { return {a.begin(), a.end()}; }
 
-template <class Op>
-int rows_of_args(const typename Op::Args& a) {
-  if constexpr (requires { a.batch; })
-    return a.batch->rows;
-  else
-    return a.rows;
-}
-
 // Spans of the blocks that the batch's sequences own up to the end of this step.
 std::vector<Span> block_spans(const TensorView& cache, const Batch& batch) {
   const auto bytes = static_cast<int64_t>(cache.bytes()) / cache.shape[0];
@@ -88,37 +81,7 @@ uint64_t hash_of(const uint8_t* data, const std::vector<Span>& spans) {
   return h;
 }
 
-// Run what serves and tell the watch.
-template <class Op>
-void run_watched(const Tactic&, const typename Op::Args& args, Stream& stream) {
-  LayerWatch::current->run<Op>(args, stream);
-}
-
-template <class Op>
-const Backend<Op> kWatching = {.name = "watched", .run = run_watched<Op>};
-
-class WatchingChoices : public ChoiceSource {
- public:
-  Choices<EmbedOp> choose(const EmbedProblem&) override { return all<EmbedOp>(); }
-  Choices<JoinOp> choose(const JoinProblem&) override { return all<JoinOp>(); }
-  Choices<LinearOp> choose(const LinearProblem&) override { return all<LinearOp>(); }
-  Choices<MoeOp> choose(const MoeProblem&) override { return all<MoeOp>(); }
-  Choices<AttentionOp> choose(const AttentionProblem&) override { return all<AttentionOp>(); }
-  Choices<GdnOp> choose(const GdnProblem&) override { return all<GdnOp>(); }
-  Choices<SampleOp> choose(const SampleProblem&) override { return {}; }  // the engine's, no part of a step
-
- private:
-  template <class Op>
-  static Choices<Op> all() {
-    Choices<Op> choices;
-    choices.by_bucket.fill({&kWatching<Op>, {}});
-    return choices;
-  }
-};
-
 }  // namespace
-
-std::shared_ptr<ChoiceSource> LayerWatch::watching_choices() { return std::make_shared<WatchingChoices>(); }
 
 RawSegments ReadBack::rows(const PackedMatrix& m, int64_t first, int64_t count, ThreadTeam* team) {
   if (m.empty()) return {};
@@ -436,5 +399,12 @@ void LayerWatch::judge_gdn(const GdnArgs& a, const Numerics& numerics, ThreadTea
   examination_.judge_elements("partial", expected.partial, {a.partial.as<float>(), expected.partial.value.size()});
   ++judged_;
 }
+
+template void LayerWatch::run<EmbedOp>(const EmbedArgs&, Stream&);
+template void LayerWatch::run<JoinOp>(const JoinArgs&, Stream&);
+template void LayerWatch::run<LinearOp>(const LinearArgs&, Stream&);
+template void LayerWatch::run<MoeOp>(const MoeArgs&, Stream&);
+template void LayerWatch::run<AttentionOp>(const AttentionArgs&, Stream&);
+template void LayerWatch::run<GdnOp>(const GdnArgs&, Stream&);
 
 }  // namespace mettle

@@ -2,7 +2,6 @@
 // whole layers.
 #pragma once
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -35,9 +34,7 @@ class LayerWatch {
   // Both outlive it: the backends that serve, and the entry that counts what is compared.
   LayerWatch(ChoiceSource& choices, ProofEntry& entry) : choices_(choices), entry_(entry), examination_(entry) {}
 
-  // Choices whose backends run those that serve and tell `current` of the thread they run on.
-  static std::shared_ptr<ChoiceSource> watching_choices();
-  static thread_local LayerWatch* current;
+  static thread_local LayerWatch* current;  // whom WatchingChoices tell
 
   // logit_rows: of the step that comes. `judging`: values are judged; else only what follows what is learnt.
   void begin_step(std::string step, std::span<const int32_t> logit_rows, bool judging);

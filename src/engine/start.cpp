@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "checkpoint/model_folder.h"
 #include "engine/choices.h"
+#include "engine/layer_beside.h"
 #include "engine/layer_proof.h"
 #include "engine/loop.h"
 #include "engine/plan.h"
@@ -155,12 +156,22 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
     for (const auto& rank : ranks.models) bytes += static_cast<int64_t>(rank->scratch_bytes(limits));
     bytes +=
         static_cast<int64_t>(parts.sample_choices.workspace(parts.sample_problem, limits.logit_rows, threads_per_rank));
-    if (on_gpu)
+    if (on_gpu) {
+      const int context = options.context_length > 0 ? options.context_length : model.context;
       bytes += GpuStep::graph_bytes({.rows = limits.rows,
                                      .sequences = limits.logit_rows,
-                                     .context = options.context_length > 0 ? options.context_length : model.context,
+                                     .context = context,
                                      .deterministic = options.deterministic},
                                     model.layers);
+      bytes += layers_beside_bytes(*ranks.models.front(),
+                                   {.rows = limits.rows,
+                                    .logit_rows = limits.logit_rows,
+                                    .block_size = kBlockSize,
+                                    .slots = limits.logit_rows,
+                                    .context = context,
+                                    .deterministic = options.deterministic},
+                                   device.kind);
+    }
     return bytes;
   };
   int64_t cache_bytes = options.cache_bytes;
@@ -246,7 +257,7 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   log::info("{}", steps.text());
   const LayerProof layers = prove_layers(*parts.runner, sizes, *parts.choices);
   if (!layers.verdict.ok()) fail(Code::kDevice, layers.text());
-  if (layers.steps > 0) log::info("{}", layers.text());
+  log::info("{}", layers.text());
   parts.probe = std::move(probe);
   return std::make_unique<EngineLoop>(std::move(parts));
 }
