@@ -122,7 +122,7 @@ class Prove(unittest.TestCase):
                                       (["--op", "join", "--json", ""], 2, "--json"),
                                       (["--op", "join", "--json", "/no/such/folder/out.json"], 1, "/no/such/folder")):
             r = self.prove(*arguments)
-            self.assertEqual(r.returncode, code, (arguments, r))
+            self.assertEqual((r.returncode, r.stdout), (code, ""), (arguments, r))  # said before anything is proved
             self.assertIn(says, r.stderr)
 
     def test_json_into_a_pipe_leaves_the_pipe(self):
