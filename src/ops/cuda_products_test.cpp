@@ -127,7 +127,7 @@ TEST(CudaProducts, WgmmaIsATacticOfSm90Alone) {
   EXPECT_EQ(cuda::tile_tactics(gpu(90)).back().name, cuda::wgmma_built() ? "wgmma" : "mma");
 }
 
-TEST(CudaProducts, StreamAndWideAreTacticsOfNvfp4ExpertsAlone) {
+TEST(CudaProducts, StreamHeldAndWideAreTacticsOfNvfp4ExpertsAlone) {
   const auto names = [](WeightFormat format, int sm) {
     MoeProblem p = moe();
     p.format = format;
@@ -138,6 +138,20 @@ TEST(CudaProducts, StreamAndWideAreTacticsOfNvfp4ExpertsAlone) {
   EXPECT_EQ(names(WeightFormat::kNvfp4, 80), (std::vector<std::string>{"mma", "stream"}));
   const auto on_90 = names(WeightFormat::kNvfp4, 90);
   EXPECT_NE(std::find(on_90.begin(), on_90.end(), "stream"), on_90.end());
+  // held where two blocks with 16 rows of x fit a multiprocessor.
+  const auto held = [&](int hidden, size_t shared, WeightFormat format) {
+    MoeProblem p = moe();
+    p.hidden = hidden, p.format = format;
+    Device d = gpu(90);
+    d.shared_per_block = shared;
+    const std::vector<Tactic> all = cuda_backend<MoeOp>("tiles").tactics(p, d);
+    return std::any_of(all.begin(), all.end(), [](const Tactic& t) { return t.name == "held"; });
+  };
+  EXPECT_TRUE(held(2048, 227 * 1024, WeightFormat::kNvfp4));
+  EXPECT_FALSE(held(2048, 227 * 1024, WeightFormat::kBf16));
+  EXPECT_FALSE(held(2064, 227 * 1024, WeightFormat::kNvfp4));
+  EXPECT_FALSE(held(2048, 163 * 1024, WeightFormat::kNvfp4));
+  EXPECT_TRUE(held(1024, 163 * 1024, WeightFormat::kNvfp4));
   // wide is code for 90a: there where wgmma is.
   EXPECT_EQ(std::count(on_90.begin(), on_90.end(), "wide"), std::count(on_90.begin(), on_90.end(), "wgmma"));
   EXPECT_EQ(names(WeightFormat::kNvfp4, 120), (std::vector<std::string>{"mma", "stream"}));
@@ -147,6 +161,7 @@ TEST(CudaProducts, StreamAndWideAreTacticsOfNvfp4ExpertsAlone) {
   p.experts = 256, p.top_k = 8;
   for (const int rows : {1, 32, 64, 128, 159}) EXPECT_EQ(cuda::moe_block_rows(p, rows, cuda::TileEngine::kStream), 8);
   for (const int rows : {160, 256, 2048}) EXPECT_EQ(cuda::moe_block_rows(p, rows, cuda::TileEngine::kStream), 16);
+  for (const int rows : {1, 256, 2048}) EXPECT_EQ(cuda::moe_block_rows(p, rows, cuda::TileEngine::kHeld), 16);
   // As wide an instruction as leaves few experts with a second group.
   for (const auto& [rows, block] : {std::pair{1, 16},
                                     {256, 16},
