@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -14,6 +15,7 @@
 
 #include "base/error.h"
 #include "base/file_map.h"
+#include "base/shared_cores.h"
 #include "base/subprocess.h"
 #include "base/temporary_folder.h"
 #include "base/terminal.h"
@@ -81,6 +83,23 @@ TEST(ThreadTeam, EveryMemberRunsOnceAndErrorsComeBack) {
     team.run([&](int) { ++after; });
     EXPECT_EQ(after.load(), members);
   }
+}
+
+TEST(ThreadTeam, OnSharedCoresNobodyIsLeftAsleep) {
+  // In a process of its own: cores stay shared. Every member sleeps sooner or later, as caller and as worker.
+  const auto work = [] {
+    share_cores();
+    ThreadTeam team(4);
+    std::atomic<int> calls{0};
+    for (int round = 0; round < 2000; ++round)
+      team.run([&](int member) {
+        for (int i = 0; i < 50 * member; ++i) sched_yield();
+        ++calls;
+      });
+    std::exit(calls == 8000 ? 0 : 1);
+  };
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  EXPECT_EXIT(work(), testing::ExitedWithCode(0), "");
 }
 
 TEST(ThreadTeam, SharesCoverEverythingOnce) {

@@ -7,9 +7,18 @@
 #include <string>
 
 #include "base/error.h"
+#include "base/shared_cores.h"
 
 namespace mettle {
 namespace {
+
+// Looks at what is waited for before a thread sleeps. A caller waits for members at work; a member for the next call:
+// ~20 us cover the gap between two ops of a step, after that the core is given back.
+constexpr int kCallerLooks = 20000, kMemberLooks = 2000;
+constexpr int kSharedLooks = 20;
+std::atomic<bool> cores_are_shared{false};
+
+int looks(int alone) { return cores_are_shared.load(std::memory_order_relaxed) ? kSharedLooks : alone; }
 
 void relax() {
 #if defined(__x86_64__)
@@ -18,6 +27,8 @@ void relax() {
 }
 
 }  // namespace
+
+void share_cores() { cores_are_shared = true; }
 
 ThreadTeam::ThreadTeam(int members) : members_(members), errors_(static_cast<size_t>(std::max(members, 1))) {
   CHECK(members >= 1 && members <= 1024, "members must be 1..1024, got " + std::to_string(members));
@@ -49,10 +60,11 @@ void ThreadTeam::run_erased(Call call, void* context) {
     epoch_.notify_all();
   }
   call_member(0);
+  const int most = looks(kCallerLooks);
   for (int spins = 0; members_ > 1;) {
     const int left = running_.load(std::memory_order_acquire);
     if (left == 0) break;
-    if (++spins < 20000) {
+    if (++spins < most) {
       relax();
     } else {
       running_.wait(left, std::memory_order_acquire);
@@ -69,9 +81,9 @@ void ThreadTeam::run_erased(Call call, void* context) {
 void ThreadTeam::work(int member) {
   uint32_t seen = 0;
   for (;;) {
+    const int most = looks(kMemberLooks);
     for (int spins = 0; epoch_.load(std::memory_order_acquire) == seen;) {
-      // ~20 us of spinning covers the gap between two ops of a step; after that the core is given back.
-      if (++spins < 2000) {
+      if (++spins < most) {
         relax();
       } else {
         epoch_.wait(seen, std::memory_order_acquire);

@@ -1,5 +1,6 @@
 // The child's loop: works through what the parent sends, one line per event on the pipe that was its standard output.
-//   in   {"threads", "seed"}, then per problem {"problem", "entries": [{"id", "backend", "tactic", "prove", "time"}]}
+//   in   {"threads", "beside", "seed", "gpu"}, then per problem
+//        {"problem", "entries": [{"id", "backend", "tactic", "prove", "time"}]}
 //   out  {"hello"}; per entry {"start": id}, {"alive"} ..., {"done": id, "verdict", ...}; then {"timing": id} and
 //        {"timed": id, "us": [...]}; at last {"end"}
 #include <fmt/format.h>
@@ -10,6 +11,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/shared_cores.h"
 #include "prove/candidates.h"
 #include "prove/child_pipe.h"
 #include "prove/kept_memory.h"
@@ -46,6 +48,10 @@ void race(Trial<Op>& trial, std::vector<Work<Op>>& works, gpu::Stream* gpu, Chil
   constexpr double kBudgetUs = 2'000, kLongUs = 4'000, kLongestUs = 250'000;
   constexpr int kManyRows = 256;
   constexpr int kReplays = 20;  // launches of a GPU that one run times: what a launch costs the CPU is not the kernel's
+  // The reference serves only where nothing else is proved: beside others one time of it is enough.
+  const auto is_reference = [](const Work<Op>& w) { return w.backend->name == "reference"; };
+  const bool others =
+      std::any_of(works.begin(), works.end(), [&](const Work<Op>& w) { return w.time && !is_reference(w); });
   for (size_t b = 0; b < kRowBuckets.size(); ++b) {
     struct Runner {
       Work<Op>* work;
@@ -100,8 +106,8 @@ void race(Trial<Op>& trial, std::vector<Work<Op>>& works, gpu::Stream* gpu, Chil
     for (Runner& r : runners) {
       r.work->us[b] = r.least;
       const double next = b + 1 < kRowBuckets.size() ? r.least * kRowBuckets[b + 1] / kRowBuckets[b] : 0;
-      r.work->too_slow =
-          r.least > (kRowBuckets[b] < kManyRows ? 4 : 1.5) * best || next > 4 * kLongestUs || r.least > kLongestUs;
+      r.work->too_slow = (others && is_reference(*r.work)) || r.least > (kRowBuckets[b] < kManyRows ? 4 : 1.5) * best ||
+                         next > 4 * kLongestUs || r.least > kLongestUs;
     }
   }
 }
@@ -204,6 +210,7 @@ int prove_child(const Candidates& candidates) {
   } else {
     keep_memory();
   }
+  if (head.value("beside", false)) share_cores();
   ThreadTeam team(std::clamp(head.value("threads", 1), 1, 1024));
   const TrialContext context{
       .team = &team, .seed = head.value("seed", uint64_t{1}), .alive = [&pipe] { pipe.alive(); }, .gpu = gpu.get()};

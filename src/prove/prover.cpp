@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdlib>
 #include <exception>
+#include <map>
 #include <mutex>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -64,6 +65,7 @@ struct Progressing {
 struct Phase {
   std::vector<size_t> problems;
   bool prove = true, time = true;
+  bool beside = false;  // another child works on the same cores
   int threads = 1;
 };
 
@@ -112,7 +114,9 @@ class Run {
 
   std::string input() const {
     const int gpu = options_.device.kind == DeviceKind::kCuda ? options_.device.index : -1;
-    std::string text = json{{"threads", phase_.threads}, {"seed", options_.seed}, {"gpu", gpu}}.dump() + "\n";
+    std::string text =
+        json{{"threads", phase_.threads}, {"beside", phase_.beside}, {"seed", options_.seed}, {"gpu", gpu}}.dump() +
+        "\n";
     for (size_t p = 0; p < problems_.size(); ++p) {
       json entries = json::array();
       for (size_t i = 0; i < items_.size(); ++i) {
@@ -296,8 +300,11 @@ void prove_side_by_side(std::span<const AnyProblem> problems, const ProveOptions
                         int silence_ms, Progressing& progress) {
   const bool gpu = options.device.kind == DeviceKind::kCuda;
   std::vector<size_t> open;
+  std::map<size_t, int> tactics;  // of a problem
   for (const Item& item : items)
-    if (item.prove && (open.empty() || open.back() != item.problem)) open.push_back(item.problem);
+    if (item.prove && tactics[item.problem]++ == 0) open.push_back(item.problem);
+  // What takes longest comes first, so that none is left alone with it at the end.
+  if (!gpu) std::stable_sort(open.begin(), open.end(), [&](size_t a, size_t b) { return tactics[a] > tactics[b]; });
   const int most = gpu ? std::clamp(options.threads / 2, 1, 8) : std::min(options.threads, 2);
   const int children = std::min(most, static_cast<int>(open.size()));
   if (children < 1 || (children == 1 && !gpu)) return;
@@ -305,6 +312,7 @@ void prove_side_by_side(std::span<const AnyProblem> problems, const ProveOptions
   for (size_t i = 0; i < open.size(); ++i) phases[i % phases.size()].problems.push_back(open[i]);
   for (Phase& phase : phases) {
     phase.time = false;
+    phase.beside = !gpu && children > 1;
     phase.threads = gpu ? std::max(options.threads / children, 1) : options.threads;
   }
   work_side_by_side(problems, options, items, silence_ms, progress, phases, children);

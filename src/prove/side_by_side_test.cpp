@@ -1,7 +1,13 @@
 // Two children at a time find what one finds.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <string>
+
 #include "base/error.h"
+#include "base/temporary_folder.h"
 #include "prove/candidates.h"
 #include "prove/mutants.h"
 #include "prove/prover.h"
@@ -69,6 +75,46 @@ TEST(SideBySide, ADeathIsOneEntrysVerdict) {
     EXPECT_EQ(name_of(e.verdict.code), name_of(wanted)) << e.problem << ": " << e.verdict.sentence;
   }
   EXPECT_EQ(deaths, 2);
+}
+
+// Each child is a shell that keeps what it is sent and then becomes the child.
+TEST(SideBySide, ChildrenKnowThatTheyShareCoresAndTheLongestComesFirst) {
+  const TemporaryFolder folder;
+  ProveOptions options;
+  options.device = this_cpu();
+  options.threads = 2;
+  options.child_argv = {"/bin/sh", "-c", R"(f=$(mktemp "$0/XXXXXX") && cat >"$f" && exec "$1" --child <"$f")",
+                        folder.path(), std::filesystem::read_symlink("/proc/self/exe")};
+  options.cache_folder = "none";
+  const std::vector<AnyProblem> problems = {EmbedProblem{100, 64}, JoinProblem{.hidden = 96, .ranks = 2},
+                                            LinearProblem{.in = 128, .out = 100, .format = WeightFormat::kNvfp4}};
+  size_t before_embed = 0;
+  bool seen = false;
+  options.on_progress = [&](size_t done, size_t, const ProofEntry& entry) {
+    if (entry.op != "embed" || seen) return;
+    seen = true;
+    before_embed = done;
+  };
+  const ProofReport report = prove(problems, options, Candidates::all(), kSilence);
+  EXPECT_TRUE(all_proved(report));
+  const auto of_join = std::count_if(report.entries.begin(), report.entries.end(), [](const ProofEntry& e) {
+    return e.op == "join" && e.verdict.code != VerdictCode::kIsaMissing;
+  });
+  EXPECT_GE(before_embed, static_cast<size_t>(of_join)) << "one tactic, the first of the list: the last to be proved";
+  int beside = 0, alone = 0;
+  for (const auto& file : std::filesystem::directory_iterator(folder.path())) {
+    std::ifstream in(file.path());
+    std::string head, job;
+    std::getline(in, head);
+    const bool shares = head.find(R"("beside":true)") != std::string::npos;
+    ++(shares ? beside : alone);
+    while (std::getline(in, job)) {
+      EXPECT_EQ(job.find(R"("prove":true)") != std::string::npos, shares) << job;
+      EXPECT_EQ(job.find(R"("time":true)") != std::string::npos, !shares) << job;
+    }
+  }
+  EXPECT_EQ(beside, 3);  // one a problem
+  EXPECT_EQ(alone, 1);   // times are taken alone
 }
 
 TEST(SideBySide, NoChildStartsIsOneFailure) {
