@@ -424,12 +424,13 @@ std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t s
 }
 
 AttentionCase attention_typical_case(const AttentionProblem& p, int rows, int sequences, int context, uint64_t seed,
-                                     Layout layout) {
+                                     Layout layout, std::shared_ptr<const AttentionCaseWeights> weights) {
   CaseRandom random(seed);
   Maker m{p, random, layout};
   std::vector<Length> lengths;
   for (int i = 0; i < sequences; ++i) lengths.push_back({rows * (i + 1) / sequences - rows * i / sequences, context});
-  return m.make("typical", m.typical(), lengths, 1, 4);
+  if (weights == nullptr) weights = m.typical();
+  return m.make("typical", std::move(weights), lengths, 1, 4);
 }
 
 }  // namespace mettle

@@ -40,8 +40,10 @@ struct AttentionCase {
 // `budget` bounds the multiply-adds of a case roughly.
 std::vector<AttentionCase> attention_cases(const AttentionProblem& problem, uint64_t seed, int64_t budget,
                                            Layout layout);
-// What is timed: `rows` rows of so many sequences, each over `context` tokens.
+// What is timed: `rows` rows of so many sequences, each over `context` tokens; weights are drawn unless they are
+// given.
 AttentionCase attention_typical_case(const AttentionProblem& problem, int rows, int sequences, int context,
-                                     uint64_t seed, Layout layout);
+                                     uint64_t seed, Layout layout,
+                                     std::shared_ptr<const AttentionCaseWeights> weights = nullptr);
 
 }  // namespace mettle

@@ -171,11 +171,13 @@ std::vector<GdnCase> gdn_cases(const GdnProblem& p, uint64_t seed, int64_t budge
   return out;
 }
 
-GdnCase gdn_typical_case(const GdnProblem& p, int rows, int sequences, uint64_t seed, Layout layout) {
+GdnCase gdn_typical_case(const GdnProblem& p, int rows, int sequences, uint64_t seed, Layout layout,
+                         std::shared_ptr<const GdnCaseWeights> weights) {
   CaseRandom random(seed);
   Maker m{p, random, layout};
   // One state is drawn, the others are its copies: what is timed does not ask for more, and there may be hundreds.
-  GdnCase c = m.make("typical", m.typical(), {{rows, true, true}});
+  if (weights == nullptr) weights = m.typical();
+  GdnCase c = m.make("typical", std::move(weights), {{rows, true, true}});
   const auto from = static_cast<int64_t>(c.batch.sequences.front().state_in);
   const auto copies = [&](const CaseInput& one) {
     const int64_t height = one.rows() / c.slots;  // of a slot

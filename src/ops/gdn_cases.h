@@ -29,7 +29,9 @@ struct GdnCase {
 };
 
 std::vector<GdnCase> gdn_cases(const GdnProblem& problem, uint64_t seed, int64_t budget, Layout layout);
-// What is timed: `rows` rows of so many sequences, each with a state of its own.
-GdnCase gdn_typical_case(const GdnProblem& problem, int rows, int sequences, uint64_t seed, Layout layout);
+// What is timed: `rows` rows of so many sequences, each with a state of its own; weights are drawn unless they
+// are given.
+GdnCase gdn_typical_case(const GdnProblem& problem, int rows, int sequences, uint64_t seed, Layout layout,
+                         std::shared_ptr<const GdnCaseWeights> weights = nullptr);
 
 }  // namespace mettle

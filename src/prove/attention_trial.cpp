@@ -274,7 +274,8 @@ std::function<void()> Trial<AttentionOp>::typical_launch(const Backend<Attention
   auto l = std::make_shared<Launch>();
   if (s.typical.first != rows)
     s.typical = {rows, std::make_shared<AttentionCase>(attention_typical_case(
-                           s.problem, rows, s.context.timed_sequences(rows), 256, s.context.seed, s.context.layout()))};
+                           s.problem, rows, s.context.timed_sequences(rows), 256, s.context.seed, s.context.layout(),
+                           s.typical.second == nullptr ? nullptr : s.typical.second->weights))};
   l->c = s.typical.second;
   l->batch = std::make_unique<TrialBatch>(s.context, l->c->batch.batch());
   l->partial = Guarded("partial", {rows, s.problem.hidden}, DType::kF32);

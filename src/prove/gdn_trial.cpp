@@ -235,8 +235,9 @@ std::function<void()> Trial<GdnOp>::typical_launch(const Backend<GdnOp>& backend
   };
   auto l = std::make_shared<Launch>();
   if (s.typical.first != rows)
-    s.typical = {rows, std::make_shared<GdnCase>(gdn_typical_case(s.problem, rows, s.context.timed_sequences(rows),
-                                                                  s.context.seed, s.context.layout()))};
+    s.typical = {rows, std::make_shared<GdnCase>(gdn_typical_case(
+                           s.problem, rows, s.context.timed_sequences(rows), s.context.seed, s.context.layout(),
+                           s.typical.second == nullptr ? nullptr : s.typical.second->weights))};
   l->c = s.typical.second;
   l->batch = std::make_unique<TrialBatch>(s.context, l->c->batch.batch());
   l->partial = Guarded("partial", {rows, s.problem.hidden}, DType::kF32);

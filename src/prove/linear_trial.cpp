@@ -26,6 +26,11 @@ struct Trial<LinearOp>::State {
     RestOfRows rest;
     CaseInput neighbours_nan;  // x with NaN in every odd row
   };
+  struct Typical {  // of so many rows, for all tactics that are timed
+    int rows = 0;
+    CaseInput x;
+    Guarded y;
+  };
 
   LinearProblem problem;
   TrialContext context;
@@ -35,6 +40,7 @@ struct Trial<LinearOp>::State {
   std::vector<size_t> packed_of;
   std::vector<Judged> judged;
   Verdict packing;
+  std::shared_ptr<Typical> typical;
 
   const PackedMatrix& weight_of(size_t i) const { return packed[packed_of[i]]; }
   std::vector<uint8_t> launch(const Backend<LinearOp>& backend, const Tactic& tactic, const LinearCase& c,
@@ -148,21 +154,19 @@ template <>
 std::function<void()> Trial<LinearOp>::typical_launch(const Backend<LinearOp>& backend, const Tactic& tactic,
                                                       int rows) {
   State& s = *state_;
-  struct Launch {
-    CaseInput x;
-    Guarded y;
-    Buffer ws;
-  };
-  auto l = std::make_shared<Launch>();
-  CaseRandom random(s.context.seed);
-  l->x = CaseInput(rows, s.problem.in, dtype_of(s.problem.activation));
-  l->x.fill_normal(random);
-  l->y = Guarded("y", {rows, s.problem.out}, DType::kF32);
-  l->ws = Buffer(workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members()));
-  return [this, l, &backend, tactic, rows] {
+  if (s.typical == nullptr || s.typical->rows != rows) {
+    s.typical = std::make_shared<State::Typical>();
+    CaseRandom random(s.context.seed);
+    s.typical->rows = rows;
+    s.typical->x = CaseInput(rows, s.problem.in, dtype_of(s.problem.activation));
+    s.typical->x.fill_normal(random);
+    s.typical->y = Guarded("y", {rows, s.problem.out}, DType::kF32);
+  }
+  const size_t bytes = workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members());
+  return [this, l = s.typical, ws = std::make_shared<Buffer>(bytes), &backend, tactic, rows] {
     State& st = *state_;
     Stream stream = st.context.stream();
-    backend.run(tactic, {st.problem, rows, l->x.view(), &st.packed.front(), l->y.view(), {l->ws.data(), l->ws.size()}},
+    backend.run(tactic, {st.problem, rows, l->x.view(), &st.packed.front(), l->y.view(), {ws->data(), ws->size()}},
                 stream);
   };
 }

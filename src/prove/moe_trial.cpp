@@ -30,12 +30,18 @@ struct Trial<MoeOp>::State {
       return {reinterpret_cast<const int32_t*>(ids.data()), ids.size() / 4};
     }
   };
+  struct Typical {  // of so many rows, for all tactics that are timed
+    int rows = 0;
+    CaseInput x;
+    Guarded partial, ids, weights;
+  };
 
   MoeProblem problem;
   TrialContext context;
   std::vector<MoeCase> cases;
   std::vector<CaseState> states;
   Verdict packing;
+  std::shared_ptr<Typical> typical;
 
   // Multiply-adds of a row that meets so many experts.
   int64_t work(int64_t experts) const {
@@ -226,20 +232,18 @@ void Trial<MoeOp>::prove(const Backend<MoeOp>& backend, const Tactic& tactic, Ex
 template <>
 std::function<void()> Trial<MoeOp>::typical_launch(const Backend<MoeOp>& backend, const Tactic& tactic, int rows) {
   State& s = *state_;
-  struct Launch {
-    CaseInput x;
-    Guarded partial, ids, weights;
-    Buffer ws;
-  };
-  auto l = std::make_shared<Launch>();
-  CaseRandom random(s.context.seed);
-  l->x = CaseInput(rows, s.problem.hidden, dtype_of(s.problem.activation));
-  l->x.fill_normal(random);
-  l->partial = Guarded("partial", {rows, s.problem.hidden}, DType::kF32);
-  l->ids = Guarded("ids", {rows, s.problem.top_k}, DType::kI32);
-  l->weights = Guarded("weights", {rows, s.problem.top_k}, DType::kF32);
-  l->ws = Buffer(workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members()));
-  return [this, l, &backend, tactic, rows] {
+  if (s.typical == nullptr || s.typical->rows != rows) {
+    s.typical = std::make_shared<State::Typical>();
+    CaseRandom random(s.context.seed);
+    s.typical->rows = rows;
+    s.typical->x = CaseInput(rows, s.problem.hidden, dtype_of(s.problem.activation));
+    s.typical->x.fill_normal(random);
+    s.typical->partial = Guarded("partial", {rows, s.problem.hidden}, DType::kF32);
+    s.typical->ids = Guarded("ids", {rows, s.problem.top_k}, DType::kI32);
+    s.typical->weights = Guarded("weights", {rows, s.problem.top_k}, DType::kF32);
+  }
+  const size_t bytes = workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members());
+  return [this, l = s.typical, ws = std::make_shared<Buffer>(bytes), &backend, tactic, rows] {
     State& st = *state_;
     Stream stream = st.context.stream();
     backend.run(tactic,
@@ -249,7 +253,7 @@ std::function<void()> Trial<MoeOp>::typical_launch(const Backend<MoeOp>& backend
                  &st.cases.front().weights->packed,
                  l->partial.view(),
                  {false, l->ids.view().as<int32_t>(), l->weights.view().as<float>()},
-                 {l->ws.data(), l->ws.size()}},
+                 {ws->data(), ws->size()}},
                 stream);
   };
 }
