@@ -100,6 +100,13 @@ void Api::dispatch(Call& call) {
                       {},
                       "unsupported_media_type"},
                      {}};
+  const std::string& encoding = call.request.content_encoding;
+  if (method == "POST" && !encoding.empty() && encoding != "identity")
+    throw ApiRefusal{{415,
+                      fmt::format("Content-Encoding: must be identity or absent, got {}", encoding.substr(0, 100)),
+                      {},
+                      "unsupported_media_type"},
+                     {{"Accept-Encoding", "identity"}}};
   (this->*found->handler)(call);
 }
 

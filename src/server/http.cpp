@@ -67,6 +67,7 @@ HttpRequest take_request(Parser& parser) {
   if (question != std::string::npos) request.query = target.substr(question + 1);
   request.authorization = text_of(message[http::field::authorization]);
   request.content_type = text_of(message[http::field::content_type]);
+  request.content_encoding = text_of(message[http::field::content_encoding]);
   request.body = std::move(message.body());
   return request;
 }
@@ -83,9 +84,11 @@ std::optional<ApiError> read_failure(const error_code& ec, const HttpOptions& op
   return std::nullopt;
 }
 
-// Where a body in an unknown transfer coding ends cannot be told, nor then where the next request begins.
+// Where a body in an unknown transfer coding ends cannot be told, nor then where the next request begins; what was
+// packed before it was cut into chunks cannot be read.
 bool has_unreadable_body(const Parser& parser) {
-  return !parser.chunked() && parser.get().count(http::field::transfer_encoding) > 0;
+  const size_t codings = parser.get().count(http::field::transfer_encoding);
+  return codings > 1 || (codings == 1 && !beast::iequals(parser.get()[http::field::transfer_encoding], "chunked"));
 }
 
 std::string header_text(int status, std::string_view content_type, const HttpHeaders& headers) {

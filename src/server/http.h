@@ -18,6 +18,7 @@ struct HttpRequest {
   std::string query;
   std::string authorization;
   std::string content_type;
+  std::string content_encoding;
   std::string body;
 };
 

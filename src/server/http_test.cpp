@@ -92,6 +92,7 @@ TEST(Http, RefusesWhatIsNoHttp) {
                             "POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
                             "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
                             "POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+                            "POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
                             "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"}) {
     HttpClient client(server.port());
     client.send(bytes);

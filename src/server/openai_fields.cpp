@@ -36,6 +36,22 @@ constexpr std::array kRefused = {
     "lora_path",
     "images",
     "truncate_prompt_tokens",
+    "allowed_token_ids",
+    "chat_template",
+    "custom_logit_processor",
+    "documents",
+    "logits_processors",
+    "stop_regex",
+};
+// As those, unless they have the value that they would have had anyhow.
+struct OnlyValue {
+  std::string_view name;
+  int value;  // 0 and 1 are false and true
+};
+constexpr std::array kOnlyValues = {
+    OnlyValue{"add_generation_prompt", 1},      OnlyValue{"best_of", 1},
+    OnlyValue{"continue_final_message", 0},     OnlyValue{"echo", 0},
+    OnlyValue{"include_stop_str_in_output", 0}, OnlyValue{"no_stop_trim", 0},
 };
 constexpr std::array kHarmless = {"user",
                                   "metadata",
@@ -81,6 +97,13 @@ void sort_out_fields(const FieldReader& body, const Json& json, std::span<const 
   for (const auto& [key, value] : json.items()) {
     if (value.is_null() || has(own, key) || has(kShared, key)) continue;
     if (has(kRefused, key)) refuse_field(body.path_of(key), "is not supported by this server");
+    const auto only =
+        std::find_if(kOnlyValues.begin(), kOnlyValues.end(), [&](const OnlyValue& o) { return o.name == key; });
+    if (only != kOnlyValues.end()) {
+      if (value != Json(only->value) && value != Json(only->value == 1))
+        refuse_field(body.path_of(key), "is not supported by this server", value);
+      continue;
+    }
     if (!has(kHarmless, key) && out.ignored.size() < 16) out.ignored.push_back(key.substr(0, 80));
   }
 }

@@ -191,10 +191,23 @@ TEST(ChatRequest, RefusesWhatItCannotDo) {
                                                  {"modalities", Json::array({"audio"})},
                                                  {"audio", Json::object()},
                                                  {"stream_options", {{"include_usage", true}}},
-                                                 {"prediction", Json::object()}}) {
+                                                 {"prediction", Json::object()},
+                                                 {"chat_template", "{{ messages }}"},
+                                                 {"allowed_token_ids", {1, 2}},
+                                                 {"echo", true},
+                                                 {"best_of", 2},
+                                                 {"add_generation_prompt", false},
+                                                 {"continue_final_message", true},
+                                                 {"include_stop_str_in_output", true}}) {
     const Error e = chat_error(field, value);
     EXPECT_EQ(e.param, field) << e.message;
   }
+  for (const auto& [field, value] : std::vector<std::pair<std::string, Json>>{{"echo", false},
+                                                                              {"best_of", 1},
+                                                                              {"add_generation_prompt", true},
+                                                                              {"continue_final_message", false},
+                                                                              {"chat_template", nullptr}})
+    EXPECT_EQ(chat_error(field, value).message, "accepted") << field;
   EXPECT_EQ(chat_error("top_logprobs", 2).param, "top_logprobs") << "needs logprobs";
 }
 
