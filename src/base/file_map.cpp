@@ -66,7 +66,8 @@ struct Fd {
 
 FileMap::FileMap(const std::string& path) : path_(path) {
   std::call_once(g_once, install_handler);
-  const Fd file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  // Without O_NONBLOCK the open of a pipe waits for a writer. Files do not know it.
+  const Fd file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) fail(Code::kBadModel, fmt::format("{}: cannot open: {}", path, std::strerror(errno)));
   struct stat st = {};
   if (fstat(file.fd, &st) != 0) fail(Code::kBadModel, fmt::format("{}: cannot stat: {}", path, std::strerror(errno)));

@@ -22,15 +22,19 @@ int64_t now_ms() {
       .count();
 }
 
+// One that understands escape sequences.
+bool obeys_codes(int fd) {
+  const char* term = std::getenv("TERM");
+  return is_terminal(fd) && term != nullptr && std::strcmp(term, "dumb") != 0;
+}
+
 }  // namespace
 
 bool is_terminal(int fd) { return isatty(fd) == 1; }
 
 bool wants_colour(int fd) {
   const char* no_colour = std::getenv("NO_COLOR");
-  const char* term = std::getenv("TERM");
-  return is_terminal(fd) && (no_colour == nullptr || *no_colour == 0) && term != nullptr &&
-         std::strcmp(term, "dumb") != 0;
+  return obeys_codes(fd) && (no_colour == nullptr || *no_colour == 0);
 }
 
 void say(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
@@ -63,7 +67,7 @@ std::string Table::text(const std::vector<size_t>& right) const {
 }
 
 Progress::Progress(std::string what, uint64_t total)
-    : what_(std::move(what)), total_(total), enabled_(is_terminal(STDERR_FILENO)) {}
+    : what_(std::move(what)), total_(total), enabled_(obeys_codes(STDERR_FILENO)) {}
 
 Progress::~Progress() {
   if (enabled_ && last_ms_ != 0) std::fputs("\r\x1b[K", stderr);

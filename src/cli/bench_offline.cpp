@@ -122,6 +122,18 @@ std::string tests_json(const EngineInfo& info, const std::vector<Test>& tests) {
   return list.dump(1) + "\n";
 }
 
+// Sequences that wait for others to end would make the figure of a batch one of smaller batches.
+void check_together(const EngineInfo& info, const Test& t) {
+  const int64_t tokens = std::max(t.prompt + 1, t.generate + 9);
+  int64_t fit = info.blocks / ((tokens + info.block_size - 1) / info.block_size);
+  if (info.state_slots > 0) fit = std::min(fit, info.state_slots);
+  if (t.batch > fit)
+    fail(Code::kInvalidRequest,
+         fmt::format(
+             "--batch: at most {} sequences of {} tokens fit into the cache at once (--max-total-tokens), got {}", fit,
+             tokens, t.batch));
+}
+
 }  // namespace
 
 int bench_offline(int argc, char** argv) {
@@ -167,6 +179,7 @@ int bench_offline(int argc, char** argv) {
   for (const Test& t : tests)
     if (std::max(t.prompt + 1, t.generate + 9) > longest)
       fail(Code::kInvalidRequest, fmt::format("{}: must fit into the context of {} tokens", name_of(t), longest));
+  for (const Test& t : tests) check_together(engine->info(), t);
   Progress bar("bench", tests.size());
   for (size_t i = 0; i < tests.size(); ++i) {
     bar.set(i, name_of(tests[i]));

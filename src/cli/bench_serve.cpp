@@ -124,7 +124,7 @@ void add_flags(CLI::App& app, ServeBench& b) {
   app.add_option("--repeats", b.repeats, "of each level with new prompts; two and more give 95 % confidence")
       ->check(CLI::Range(1, 100))
       ->capture_default_str();
-  app.add_option("--goodput", b.goodput, "goals of a request in ms: ttft:500 tpot:50 e2el:2000")->expected(1, 3);
+  app.add_option("--goodput", b.goodput, "goals of a request in ms: ttft:500 tpot:50 e2el:2000")->expected(1, 4);
   app.add_option("--temperature", b.load.temperature, "0: always the likeliest token")
       ->check(CLI::Range(0.0, 2.0))
       ->capture_default_str();
@@ -340,6 +340,11 @@ int bench_serve(int argc, char** argv) {
       "      --dataset shared-prefix --concurrency 1,16 --repeats 3 --json run.jsonl --html run.html");
   add_flags(app, b);
   if (const int code = parse_arguments(app, argc, argv); code >= 0) return code;
+  // The list of goals takes what follows it, a URL at the end as well.
+  if (b.url.empty() && !b.goodput.empty() && b.goodput.back().find("://") != std::string::npos) {
+    b.url = b.goodput.back();
+    b.goodput.pop_back();
+  }
   if (b.url.empty()) fail(Code::kInvalidRequest, "URL: must name a server, for instance http://127.0.0.1:8000");
   b.backend = meaning(kBackends, b.backend);
   b.dataset = meaning(kDatasets, b.dataset);

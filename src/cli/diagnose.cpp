@@ -54,7 +54,9 @@ int command_diagnose(int argc, char** argv) {
   CLI::Option* exit_code =
       app.add_option("--exit-code", a.exit_code, "exit code of the server; 128 + n or -n for signal n")
           ->check(CLI::Range(-64, 255));
-  app.add_option("--dmesg", a.options.dmesg, "kernel log of that time (dmesg > FILE)")->check(not_empty())->expected(1);
+  app.add_option("--dmesg", a.options.dmesg, "kernel log of that time (dmesg > FILE)")
+      ->check(not_empty())
+      ->allow_extra_args(false);
   app.add_option("--device", a.options.device, "the GPU, for instance sm120; default: what the log says")
       ->check(not_empty());
   CLI::Option* silent =

@@ -40,11 +40,23 @@ void open_standard_descriptors() {
     if (fcntl(fd, F_GETFD) < 0) open("/dev/null", fd == 0 ? O_RDONLY : O_WRONLY);
 }
 
+int run_command(const std::string& name, int argc, char** argv) {
+  for (const Command& c : kCommands)
+    if (name == c.name) return c.run(argc, argv);
+  say(fmt::format("mettle: no command \"{}\"\n\n{}", name, usage()));
+  return 2;
+}
+
 int run(int argc, char** argv) {
   const std::string name = argc > 1 ? argv[1] : "";
   if (name.empty()) {
     say(usage());
     return 2;
+  }
+  if (name == "help" && argc > 2) {
+    char help[] = "--help";
+    char* words[] = {argv[2], help, nullptr};
+    return run_command(argv[2], 2, words);
   }
   if (name == "--help" || name == "-h" || name == "help") {
     fmt::print("{}", usage());
@@ -55,10 +67,7 @@ int run(int argc, char** argv) {
     return 0;
   }
   check_environment();
-  for (const Command& c : kCommands)
-    if (name == c.name) return c.run(argc - 1, argv + 1);
-  say(fmt::format("mettle: no command \"{}\"\n\n{}", name, usage()));
-  return 2;
+  return run_command(name, argc - 1, argv + 1);
 }
 
 }  // namespace
@@ -79,7 +88,8 @@ int main(int argc, char** argv) {
     std::fputs("error: out of memory\n", stderr);
     return 1;
   } catch (const std::exception& e) {
-    mettle::say(fmt::format("error: {}\n", e.what()));
+    // What the formatting library throws there does not say which file it was.
+    mettle::say(fmt::format("error: {}{}\n", std::ferror(stdout) != 0 ? "standard output: " : "", e.what()));
     return 1;
   }
 }

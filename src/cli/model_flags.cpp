@@ -4,7 +4,9 @@
 
 #include <algorithm>
 #include <charconv>
+#include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <memory>
@@ -67,6 +69,12 @@ std::string valid_flags(const CLI::App& app) {
     for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
   std::sort(names.begin(), names.end());
   return fmt::format("{}", fmt::join(names, " "));
+}
+
+// The parser's ranges let it pass, since it is neither below nor above.
+bool is_nan(const std::string& value) {
+  char* end = nullptr;
+  return std::isnan(std::strtod(value.c_str(), &end)) && *end == '\0';
 }
 
 int usage_error(const CLI::App& app, const std::string& message) {
@@ -213,8 +221,18 @@ int parse_arguments(CLI::App& app, int argc, char** argv) {
   } catch (const CLI::ParseError& e) {
     return usage_error(app, e.what());
   }
+  for (const CLI::Option* option : app.get_options())
+    if (option->get_type_name().starts_with("FLOAT"))
+      for (const std::string& value : option->results())
+        if (is_nan(value))
+          return usage_error(app, fmt::format("{}: must be a number, got {}", option->get_name(), value));
+  bool options = true;  // until "--"
   for (const std::string& extra : app.remaining()) {
-    const std::string flag = flag_of(extra);
+    if (options && extra == "--") {
+      options = false;
+      continue;
+    }
+    const std::string flag = options ? flag_of(extra) : "";
     for (const ForeignFlag& f : kForeign)
       if (flag == f.name) return usage_error(app, fmt::format("{}: {}", flag, f.reason));
     if (flag.starts_with("-") && flag.size() > 1)

@@ -76,6 +76,16 @@ void write_results(const std::string& path, const std::string& text) {
   if (!written || !closed) fail(Code::kDevice, fmt::format("{}: cannot write: {}", path, std::strerror(errno)));
 }
 
+// The second would take the place of the first.
+void check_different(const std::string& json, const std::string& html) {
+  std::error_code ec;
+  if (json.empty() || html.empty()) return;
+  const auto status = std::filesystem::status(json, ec);
+  if (exists(status) && !is_regular_file(status)) return;
+  if (std::filesystem::weakly_canonical(json, ec) == std::filesystem::weakly_canonical(html, ec))
+    fail(Code::kInvalidRequest, fmt::format("--html: must be another file than --json, got {} for both", html));
+}
+
 // Said before minutes of proofs, not after.
 void check_writable(const std::string& path) {
   if (path.empty()) return;
@@ -125,6 +135,7 @@ int forget(const ProveArguments& a) {
 int run(const ProveArguments& a) {
   check_writable(a.json);
   check_writable(a.html);
+  check_different(a.json, a.html);
   const auto begin = std::chrono::steady_clock::now();
   const ModelFolder folder = open_model_folder(find_model(a.model));
   const Device device = find_device(a.device);

@@ -196,7 +196,9 @@ int command_sweep(int argc, char** argv) {
       "  mettle sweep plan.toml --only 3 --json\n  mettle sweep plan.toml --dry-run");
   app.add_option("PLAN", a.plan, "plan file (TOML); docs/bringup.md lists its keys")->required()->check(not_empty());
   app.add_option("--out", a.out, "folder of results; sweep-NAME when left out")->check(not_empty());
-  app.add_option("--only", a.only, "name or number of a cell; may be given again")->check(not_empty())->expected(1);
+  app.add_option("--only", a.only, "name or number of a cell; may be given again")
+      ->check(not_empty())
+      ->allow_extra_args(false);
   app.add_flag("--stop-on-winner", a.stop_on_winner, "end with the first cell that works");
   app.add_flag("--json", a.json, "JSON on standard output");
   app.add_flag("--dry-run", a.dry_run, "show the cells, start nothing");

@@ -127,6 +127,9 @@ class Usage(unittest.TestCase):
         self.refuses("serve", url, "--concurrency", "1,x", says="x")
         self.refuses("serve", url, "--concurrency", "0", says="0")
         self.refuses("serve", url, "--concurrency", "5000", says="1024")
+        for flag in ("--burstiness", "--temperature", "--max-client-cpu", "--max-client-lag", "--timeout"):
+            self.refuses("serve", url, "--request-rate", "2", flag, "nan", says=f"{flag}: must be a number, got nan")
+        self.refuses("serve", "--goodput", "ttft:5", "ftp://after-the-goals", says="ftp://after-the-goals")
         self.refuses("serve", url, "--goodput", "speed:5", says="speed:5")
         self.refuses("serve", url, "--goodput", "ttft:-5", says="-5")
         self.refuses("serve", url, "--dataset", "poems", says=["poems", "shared-prefix"])
@@ -423,6 +426,12 @@ class Offline(unittest.TestCase):
         test, = json.loads(r.stdout)
         self.assertEqual((test["n_prompt"], test["n_gen"], test["n_seqs"], len(test["samples_ts"])), (16, 0, 1, 3))
         self.assertAlmostEqual(test["avg_ts"], sum(test["samples_ts"]) / 3, places=6)
+
+    def test_offline_sequences_that_cannot_run_together_are_no_batch(self):
+        r = bench("offline", "--pp", "100", "--tg", "0", "-r", "1", "--batch", "64", "--context-length", "512",
+                  "--max-total-tokens", "512")
+        self.assertEqual((r.returncode, r.stdout), (2, ""), r.stderr)
+        self.assertRegex(r.stderr, r"--batch: at most \d+ sequences of 101 tokens fit .*, got 64")
 
     def test_a_prompt_over_the_context(self):
         r = bench("offline", "--pp", "100000", "--context-length", "256", "--max-total-tokens", "512")

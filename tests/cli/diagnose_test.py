@@ -102,6 +102,9 @@ class Diagnose(unittest.TestCase):
             self.assertEqual(code, 1, err)
             self.assertEqual(json.loads(out)["cause"], "HOST_OOM")
             self.assertEqual(json.loads(out)["evidence"][0]["file"], kernel)
+            # The log after the option that takes a file.
+            self.assertEqual(self.diagnose("--json", "--exit-code", "137", "--dmesg", kernel, *arguments, stdin=stdin),
+                             (code, out, err))
         code, out, err = self.diagnose("-", stdin=text)
         self.assertTrue(out.startswith("UNKNOWN"), out)
         self.assertIn('"Killed" is only SIGKILL', out)

@@ -125,6 +125,14 @@ class Prove(unittest.TestCase):
             self.assertEqual((r.returncode, r.stdout), (code, ""), (arguments, r))  # said before anything is proved
             self.assertIn(says, r.stderr)
 
+    def test_two_outputs_are_two_files(self):
+        with tempfile.TemporaryDirectory() as folder:
+            path = os.path.join(folder, "out")
+            r = serving.run_program("prove", "--json", path, "--html", os.path.join(folder, ".", "out"))
+            self.assertEqual((r.returncode, r.stdout), (2, ""))
+            self.assertIn("--html: must be another file than --json", r.stderr)
+            self.assertEqual(os.listdir(folder), [])
+
     def test_json_into_a_pipe_leaves_the_pipe(self):
         pipe = os.path.join(self.folder.name, "pipe")
         os.mkfifo(pipe)

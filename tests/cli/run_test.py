@@ -55,7 +55,7 @@ class OneAnswer(unittest.TestCase):
 
     def test_bad_input(self):
         for arguments, code, says in (
-                (["Hi", "--max-tokens", "-1"], 2, "--max-tokens"), (["Hi", "--temperature", "nan"], 2, "temperature: must be in 0..2, got nan"),
+                (["Hi", "--max-tokens", "-1"], 2, "--max-tokens"), (["Hi", "--temperature", "nan"], 2, "--temperature: must be a number, got nan"),
                 (["Hi", "--nonsense"], 2, "--nonsense: no such option"), ([""], 2, "at least one character"),
                 (["Hi", "-m", "/no/such"], 1, "/no/such"), (["word " * 5000], 2, "context of 4096 tokens"),
                 (["Hi \udcff"], 2, "UTF-8"), (["Hi", "-m", ""], 2, "must not be empty"), (["Hi", "--seed", "-1"], 2, "--seed")):
@@ -64,6 +64,33 @@ class OneAnswer(unittest.TestCase):
             self.assertEqual(r.returncode, code, (arguments[0][:20], r))
             self.assertIn(says, r.stderr.decode(errors="replace"))
             self.assertEqual(r.stdout, b"")
+
+    def test_a_question_that_begins_with_a_dash(self):
+        r = self.run_ok("--max-tokens", "1", *GREEDY, "--", "--help me")
+        self.assertNotIn("Usage:", r.stdout + r.stderr)
+        r = serving.run_program("run", "--max-tokens", "1", "--", "-a", "-b")
+        self.assertEqual(r.returncode, 2)
+        self.assertIn('one argument too many: "-b"', r.stderr)
+
+    def test_a_dumb_terminal_gets_no_escape_sequences(self):
+        def shown(term):
+            ours, theirs = pty.openpty()
+            process = subprocess.Popen([serving.PROGRAM, "run", "Hi", "--max-tokens", "1", *GREEDY], stderr=theirs,
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       env={**os.environ, "TERM": term, "XDG_CACHE_HOME": serving.Server.cache})
+            os.close(theirs)
+            text = b""
+            try:
+                while piece := os.read(ours, 65536):
+                    text += piece
+            except OSError:  # how the end of a terminal reads
+                pass
+            os.close(ours)
+            self.assertEqual(process.wait(300), 0, text)
+            return text
+
+        self.assertIn(b"\x1b[K", shown("xterm"))
+        self.assertNotIn(b"\x1b", shown("dumb"))
 
     def test_streams_that_are_full_or_closed(self):
         def ends(redirection, *arguments):

@@ -24,6 +24,11 @@ class Flags(unittest.TestCase):
             self.assertIn(text, r.stderr)
 
     def test_help(self):
+        r = serving.run_program("help", "serve")
+        self.assertEqual((r.returncode, r.stdout), (0, serving.run_program("serve", "--help").stdout))
+        r = serving.run_program("help", "sing")
+        self.assertEqual((r.returncode, r.stdout), (2, ""))
+        self.assertIn('no command "sing"', r.stderr)
         r = serving.run_program("serve", "--help")
         self.assertEqual(r.returncode, 0)
         for flag in ("--host", "--port", "--api-key", "--tp-size", "--context-length", "--moe-runner-backend", "--canary",
@@ -112,6 +117,14 @@ class Running(unittest.TestCase):
             self.assertEqual(r.returncode, 1)
             self.assertIn('must be answered "853", got', r.stderr)
             self.assertEqual(r.stdout, "")
+
+    def test_a_pipe_is_no_canary(self):
+        with tempfile.TemporaryDirectory() as folder:
+            pipe = os.path.join(folder, "pipe")
+            os.mkfifo(pipe)
+            r = serving.run_program("serve", MODEL, "--port", "0", "--canary", pipe)
+            self.assertEqual((r.returncode, r.stdout), (1, ""))
+            self.assertIn(f"{pipe}: must be a regular file", r.stderr)
 
     def test_dummy_weights_say_so(self):
         with serving.Server("--load-format", "dummy") as server:

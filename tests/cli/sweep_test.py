@@ -2,6 +2,7 @@
 left behind is found and ended, what is not ours is left alone."""
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -305,6 +306,14 @@ class Order(Sweep):
         self.assertEqual([c["kept"] for c in summary["cells"] if c["name"] == "a"], [True])
         self.assertIn("which was killed, still ran; they are ended", r.stderr)
         self.nothing_left()
+
+    def test_only_may_be_given_again_and_before_the_plan(self):
+        plan = self.plan({"a": [], "b": [], "c": []})
+        for arguments in ((plan, "--only", "a", "--only", "3"), ("--only", "a", "--only", "c", plan)):
+            r = serving.run_program("sweep", *arguments, "--out", self.out, "--dry-run")
+            self.assertEqual(r.returncode, 0, r.stderr)
+            self.assertEqual(re.findall(r"(?m)^[123]  (\w)  +(run|not run)  ", r.stdout),
+                             [("a", "run"), ("b", "not run"), ("c", "run")], r.stdout)
 
     def test_bad_input(self):
         def usage(says, *arguments):
