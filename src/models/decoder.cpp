@@ -164,6 +164,8 @@ Decoder::Decoder(DecoderSpec spec, WeightSource& source, const ModelOptions& opt
   layers_.reserve(spec_.layers.size());
   for (size_t l = 0; l < spec_.layers.size(); ++l) {
     const std::string name = layer_name(l);
+    plan.vector(name + ".input_layernorm.weight", {info.hidden});
+    plan.vector(name + ".post_attention_layernorm.weight", {info.hidden});
     const auto mixer = [&]() -> std::variant<AttentionBlock, GdnBlock> {
       if (spec_.layers[l] == Mixer::kAttention)
         return AttentionBlock(spec_.attention, context, name + ".self_attn", plan);
@@ -182,6 +184,7 @@ Decoder::Decoder(DecoderSpec spec, WeightSource& source, const ModelOptions& opt
       spec_.info.scaled_layers += attention->has_scales() ? 1 : 0;
     }
   }
+  plan.vector(prefix_ + "norm.weight", {info.hidden});
   spec_.info.requantised = static_cast<int>(plan.requantised().size());
   bytes_.by_format[static_cast<size_t>(WeightFormat::kF32)] +=
       static_cast<int64_t>((2 * layers_.size() + 1) * static_cast<size_t>(info.hidden) * sizeof(float));
