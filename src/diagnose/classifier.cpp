@@ -274,7 +274,8 @@ class Classifier {
     }
     const bool hangs = options_.silent_s && *options_.silent_s >= 60;
     const bool empty = run_.lines == 0 || all_.last.seq == 0;
-    if (first == nullptr && !died() && !hangs && !empty) return false;
+    const bool no_text = all_.no_text * 2 > all_.looked_at && run_.successes == 0 && run_.ready.seq == 0;
+    if (first == nullptr && !died() && !hangs && !empty && !no_text) return false;
     d_.cause = "UNKNOWN";
     d_.confidence = Confidence::kLow;
     d_.phase = first != nullptr ? first->phase : run_.phase;
@@ -285,6 +286,9 @@ class Classifier {
                                 where(d_.phase, d_.rank));
     } else if (empty) {
       d_.sentence = "The log is empty.";
+    } else if (no_text) {
+      d_.sentence = fmt::format("This is no log: {} of the first {} lines hold bytes that no text has.", all_.no_text,
+                                all_.looked_at);
     } else if (c_.died_seq > 0) {
       d_.sentence = fmt::format("It died{}, and only lines that follow any failure are here.", where(d_.phase, {}));
     } else if (bad_exit()) {

@@ -14,12 +14,21 @@ constexpr size_t kTextLimit = 600;
 constexpr size_t kRanks = 256, kEvents = 4096, kUnmatched = 16, kMisleading = 8;
 constexpr uint64_t kChain = 4;     // lines between the tracebacks of a chain
 constexpr int kWatchLines = 1000;  // lines without a time after which a pause can no longer be told
+constexpr int kLook = 64;          // lines from which it is told whether this is text at all
 constexpr int kTraceIdle = 400;    // lines without a frame after which a traceback counts as cut
 
 string_view trimmed(string_view s) {
   while (!s.empty() && std::isspace(static_cast<unsigned char>(s.front())) != 0) s.remove_prefix(1);
   while (!s.empty() && std::isspace(static_cast<unsigned char>(s.back())) != 0) s.remove_suffix(1);
   return s;
+}
+
+// Control characters beyond those of terminals.
+bool is_text(string_view line) {
+  return std::none_of(line.begin(), line.end(), [](char c) {
+    const auto byte = static_cast<unsigned char>(c);
+    return byte == 0x7f || (byte < 0x20 && string_view("\t\r\x1b\b\f\a").find(c) == string_view::npos);
+  });
 }
 
 // A prompt, an answer or a request that is printed: what it says is not about the server.
@@ -133,6 +142,10 @@ void Collector::end_log() {
 
 void Collector::line(string_view raw, uint64_t number) {
   number_ = number;
+  if (out_.looked_at < kLook && !raw.empty()) {
+    ++out_.looked_at;
+    out_.no_text += is_text(raw) ? 0 : 1;
+  }
   if (!raw.empty() && raw.front() == '{' && unwrap_json(raw, json_)) raw = json_;
   if (!raw.empty() && std::memchr(raw.data(), '\x1b', raw.size()) != nullptr) {
     strip_terminal_codes(raw, clean_);

@@ -67,6 +67,8 @@ struct Collected {
   Place toolkit_place;
   Place last;               // the last line that holds more than blanks
   bool kernel_log = false;  // the kernel's log was among the files
+  int looked_at = 0;        // of the first lines of all files
+  int no_text = 0;          // of those: with bytes that no text has
 };
 
 }  // namespace mettle::diagnose

@@ -92,6 +92,19 @@ class Diagnose(unittest.TestCase):
         code, out, err = self.diagnose(os.path.join(LOGS, "vllm-tuning-skips-healthy.log"), "--json")
         self.assertEqual((code, json.loads(out)["cause"]), (0, "HEALTHY"))
 
+    def test_bytes_that_are_no_text_are_not_called_healthy(self):
+        noise = bytes(range(256)) * 40
+        zeros = gzip.compress(bytes(1 << 20))
+        for name, data in ("noise", noise), ("zeros.gz", zeros):
+            code, out, _ = self.diagnose(self.write(name, data), "--json")
+            d = json.loads(out)
+            self.assertEqual((code, d["cause"]), (1, "UNKNOWN"), name)
+            self.assertIn("no text", d["sentence"])
+        colour = b"\x1b[32mINFO\x1b[0m:\tstarted\r\nINFO: Application startup complete.\n"
+        utf16 = "INFO: started\nINFO: Application startup complete.\n".encode("utf-16")
+        for name, data in ("colour.log", colour), ("utf16.log", utf16):
+            self.assertEqual(self.diagnose(self.write(name, data))[0], 0, name)
+
     def test_standard_input_gzip_folder_and_kernel_log_are_the_same(self):
         text = b"INFO Loading safetensors checkpoint shards: 40% Completed\nKilled\n"
         kernel = self.write("dmesg.txt", "[99.0000001] Out of memory: Killed process 7 (python3)\n")
