@@ -163,14 +163,15 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
                                      .context = context,
                                      .deterministic = options.deterministic},
                                     model.layers);
-      bytes += layers_beside_bytes(*ranks.models.front(),
-                                   {.rows = limits.rows,
-                                    .logit_rows = limits.logit_rows,
-                                    .block_size = kBlockSize,
-                                    .slots = limits.logit_rows,
-                                    .context = context,
-                                    .deterministic = options.deterministic},
-                                   device.kind);
+      if (probe.layers_beside)
+        bytes += layers_beside_bytes(*ranks.models.front(),
+                                     {.rows = limits.rows,
+                                      .logit_rows = limits.logit_rows,
+                                      .block_size = kBlockSize,
+                                      .slots = limits.logit_rows,
+                                      .context = context,
+                                      .deterministic = options.deterministic},
+                                     device.kind);
     }
     return bytes;
   };
@@ -255,9 +256,11 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   const StepProof steps = prove_steps(*parts.runner, sizes);
   if (!steps.verdict.ok()) fail(Code::kDevice, steps.text());
   log::info("{}", steps.text());
-  const LayerProof layers = prove_layers(*parts.runner, sizes, *parts.choices);
-  if (!layers.verdict.ok()) fail(Code::kDevice, layers.text());
-  log::info("{}", layers.text());
+  if (!on_gpu || probe.layers_beside) {
+    const LayerProof layers = prove_layers(*parts.runner, sizes, *parts.choices);
+    if (!layers.verdict.ok()) fail(Code::kDevice, layers.text());
+    log::info("{}", layers.text());
+  }
   parts.probe = std::move(probe);
   return std::make_unique<EngineLoop>(std::move(parts));
 }

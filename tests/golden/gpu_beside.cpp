@@ -311,6 +311,7 @@ int run(int argc, char** argv) {
   Beside& beside = Beside::the();
   const auto looking = std::make_shared<std::atomic<bool>>(false);
   Probe probe;
+  probe.layers_beside = true;
   probe.choices = std::make_shared<BesideChoices>(proved_choices(report, options));
   probe.route_steps = looking;  // such steps run kernel by kernel
   probe.on_routes = [](int, int, std::span<const int32_t>) {};
