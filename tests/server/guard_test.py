@@ -14,7 +14,9 @@ import serving
 
 serving.PROGRAM = os.path.join(os.path.dirname(serving.PROGRAM), "mettle_planted")
 NO_THINK = {"chat_template_kwargs": {"enable_thinking": False}}
-PROMPTS = ["Once upon a time", "The cat sat on the", "Two and two make", "In the morning the little bird"]
+# Every token of these answers leads the next best by 7 in logits: a text may not depend on who runs beside whom, so on
+# which backend has that number of rows.
+QUESTIONS = ["What is 17 + 25?", "How much is 757 plus 95?", "What is 123 + 456?", "What is 999 + 888?"]
 
 
 def write(path, text):
@@ -24,14 +26,17 @@ def write(path, text):
     os.rename(path + ".new", path)
 
 
-def complete(server, prompt, stream=False):
-    """Text, or the message of the error."""
-    status, _, body = server.request("POST", "/v1/completions", {
-        "prompt": prompt, "max_tokens": 60, "temperature": 0, "ignore_eos": True, "stream": stream})
+def text_of(message):
+    return (message.get("reasoning_content") or "") + (message.get("content") or "")
+
+
+def complete(server, question, stream=False):
+    """Text with its reasoning, or the message of the error."""
+    status, _, body = server.chat(question, temperature=0, stream=stream)
     if status != 200:  # also of a stream that had not begun
         return None, (status, json.loads(body)["error"]["message"])
     if not stream:
-        return json.loads(body)["choices"][0]["text"], None
+        return text_of(json.loads(body)["choices"][0]["message"]), None
     text, error = "", None
     for line in body.decode().splitlines():
         if line.startswith("data: {"):
@@ -39,18 +44,18 @@ def complete(server, prompt, stream=False):
             if "error" in event:
                 error = (status, event["error"]["message"])
             else:
-                text += event["choices"][0]["text"]
+                text += text_of(event["choices"][0]["delta"])
     return text, error
 
 
 def complete_all(server):
-    """All prompts at once, every second one streamed: [(text, error)]."""
-    answers = [None] * len(PROMPTS)
+    """All questions at once, every second one streamed: [(text, error)]."""
+    answers = [None] * len(QUESTIONS)
 
     def ask(i):
-        answers[i] = complete(server, PROMPTS[i], stream=i % 2 == 1)
+        answers[i] = complete(server, QUESTIONS[i], stream=i % 2 == 1)
 
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(PROMPTS))]
+    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(QUESTIONS))]
     for t in threads:
         t.start()
     for t in threads:
