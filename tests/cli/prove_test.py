@@ -198,7 +198,8 @@ class Prove(unittest.TestCase):
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
         process = subprocess.Popen([serving.PROGRAM, "prove", *arguments], stdin=subprocess.DEVNULL, stderr=theirs,
-                                   stdout=subprocess.DEVNULL, env={**os.environ, "XDG_CACHE_HOME": self.folder.name})
+                                   stdout=subprocess.DEVNULL,
+                                   env={**os.environ, "TERM": "xterm", "XDG_CACHE_HOME": self.folder.name})
         os.close(theirs)
         said = b""
         try:
