@@ -8,11 +8,14 @@
 #include <cmath>
 #include <fstream>
 #include <functional>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <random>
 #include <thread>
 
 #include "base/error.h"
+#include "ops/cuda/moe_held.h"
+#include "ops/cuda/moe_stream.h"
 #include "ops/cuda/moe_tiles_scratch.h"
 #include "ops/cuda/moe_wide.h"
 #include "ops/cuda/wgmma_tiles.h"
@@ -46,13 +49,19 @@ struct Engine {
   const char* name;
   cuda::TileEngine engine;
   Products products;
+  int most_rows = std::numeric_limits<int>::max();  // of an expert, that it is meant for
 };
 
-std::vector<Engine> engines([[maybe_unused]] const Device& device) {
+constexpr int kFewRows = 32;  // groups of 16 read an expert's weights once each
+
+std::vector<Engine> engines([[maybe_unused]] const MoeProblem& p, [[maybe_unused]] const Device& device) {
   std::vector<Engine> all;
 #if METTLE_CUDA
   using cuda::TileEngine;
   all.push_back({"mma", TileEngine::kMma, cuda::mma_tiles});
+  all.push_back({"stream", TileEngine::kStream, cuda::moe_stream, kFewRows});
+  if (cuda::moe_held_fits(std::max(p.hidden, p.width), device.shared_per_block))
+    all.push_back({"held", TileEngine::kHeld, cuda::moe_held, kFewRows});
   if (device.sm == 90 && cuda::wgmma_built()) {
     all.push_back({"wgmma", TileEngine::kWgmma, cuda::wgmma_tiles});
     all.push_back({"wide", TileEngine::kWide, cuda::moe_wide});
@@ -176,7 +185,7 @@ MoeProblem moe_shape(const std::string& config_folder) {
 std::vector<MoeProductTime> time_moe_products(const MoeProblem& p, const std::vector<int>& rows_per_expert,
                                               const std::string& device_name) {
   const Device device = find_device(device_name);
-  const std::vector<Engine> all = engines(device);
+  const std::vector<Engine> all = engines(p, device);
   if (device.kind != DeviceKind::kCuda || all.empty())
     fail(Code::kDevice, fmt::format("--device {}: the products of experts are timed on a GPU", device_name));
   const auto weights = gpu::place();
@@ -199,6 +208,7 @@ std::vector<MoeProductTime> time_moe_products(const MoeProblem& p, const std::ve
     auto* h = static_cast<uint16_t*>(place->take(static_cast<size_t>(positions * cuda::wide_stride(p.width)) * 2));
     auto* y = static_cast<float*>(place->take(static_cast<size_t>(positions * p.hidden) * 4));
     for (const Engine& e : all) {
+      if (per_expert > e.most_rows) continue;
       const int block_rows = cuda::moe_block_rows(p, assigned.rows, e.engine);
       const std::vector<cuda::RowGroup> groups = groups_of(p, experts, per_expert, block_rows);
       const auto* group = placed(*place, groups);

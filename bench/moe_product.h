@@ -1,6 +1,6 @@
-// The two products of a layer's experts alone: gate_up with SwiGLU, and down, as the kernels of many rows run them in
-// one pass. Every expert has its own weights (of the 35B shape 453 MB: they come from memory) and takes as many rows
-// as the others.
+// The two products of a layer's experts alone: gate_up with SwiGLU, and down, as the kernels that group rows by expert
+// run them in one pass. Every expert has its own weights (of the 35B shape 453 MB: they come from memory) and takes as
+// many rows as the others.
 #pragma once
 #include <string>
 #include <vector>
