@@ -2,6 +2,7 @@
 
 Every test script takes the program as its first argument: tests/server/openai_client_test.py build/mettle
 """
+import atexit
 import http.client
 import json
 import os
@@ -20,19 +21,24 @@ READY_SECONDS = 300
 # A shell without job control starts `scripts/test &` with SIGINT ignored, and who is started from there inherits it.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+# Who is told to end (a runner's time limit) cleans up as after Ctrl-C.
+signal.signal(signal.SIGTERM, signal.default_int_handler)
 
 
 class Server:
     """`mettle serve` with its own cache folder (kept between servers of one script, so that proofs are done once)."""
 
     cache = tempfile.mkdtemp(prefix="mettle-test-cache-")
+    processes = []  # all that were started
 
     def __init__(self, *flags, env=None, model=None):
         self.log = tempfile.TemporaryFile(mode="w+")
         argv = [PROGRAM, "serve"] + ([model] if model else []) + ["--port", "0", *flags]
         self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=self.log, text=True,
                                         env={**os.environ, "XDG_CACHE_HOME": Server.cache, **(env or {})})
+        Server.processes.append(self.process)
         timer = threading.Timer(READY_SECONDS, self.process.kill)
+        timer.daemon = True
         timer.start()
         line = self.process.stdout.readline()
         timer.cancel()
@@ -118,6 +124,24 @@ class Server:
             self.process.stdout.close()
 
 
+def clean_up(owner=os.getpid()):
+    """At the end of the script, however it ends: no server that still runs, no folder."""
+    if os.getpid() != owner:  # a child that was forked
+        return
+    for process in Server.processes:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    for _ in range(100):  # children of a killed server may still write as they end
+        shutil.rmtree(Server.cache, ignore_errors=True)
+        if not os.path.exists(Server.cache):
+            return
+        time.sleep(0.05)
+
+
+atexit.register(clean_up)
+
+
 def run_program(*arguments, input=None, env=None, timeout=300):
     """A finished run of the program: returncode, stdout, stderr as text."""
     return subprocess.run([PROGRAM, *arguments], input=input, capture_output=True, text=True, timeout=timeout,
@@ -165,7 +189,4 @@ def ends(pid, seconds=20):
 
 
 def main():
-    try:
-        unittest.main(verbosity=1, warnings="ignore")
-    finally:
-        shutil.rmtree(Server.cache, ignore_errors=True)
+    unittest.main(verbosity=1, warnings="ignore")

@@ -97,20 +97,26 @@ std::string why(const ForeignWord& w) {
                    v.code == VerdictCode::kFormatUnsupported
                ? fmt::format("{}: {}", method, why(v))
                : method;
-  const std::string reason = v.code == VerdictCode::kNotBuilt ? "not in mettle" : why(v);
-  return fmt::format("{}: {}; {}", method, reason, v.remedy);
+  return fmt::format("{}: {}", method, v.code == VerdictCode::kNotBuilt ? "not in mettle" : why(v));
 }
 
 std::string words_text(const Explanation& e) {
   if (e.words.empty()) return "";
-  Table table({"flag", "word", "is here", "verdict", "why"});
-  std::string_view flag;
+  Table table({"flag", "word", "is here", "verdict", "why"}), instead({"flag", "verdict", "what to do"});
+  std::set<std::vector<std::string>> told;  // a remedy stands once for each verdict of a flag
+  std::string_view flag, told_flag;
   for (const ForeignWord& w : e.words) {
     table.add({w.flag == flag ? "" : std::string(w.flag), std::string(w.name->word),
                w.backend.empty() ? "-" : w.backend, std::string(name_of(w.verdict.code)), why(w)});
     flag = w.flag;
+    std::vector<std::string> row{std::string(w.flag), std::string(name_of(w.verdict.code)), w.verdict.remedy};
+    if (!w.backend.empty() || w.verdict.remedy.empty() || !told.insert(row).second) continue;
+    if (w.flag == told_flag) row.front().clear();
+    told_flag = w.flag;
+    instead.add(std::move(row));
   }
-  return fmt::format("words of other engines on {}\n{}\n", e.device.name, table.text());
+  return fmt::format("words of other engines on {}\n{}\n{}", e.device.name, table.text(),
+                     told.empty() ? "" : instead.text() + "\n");
 }
 
 // Each remedy once, and the problems that nothing can serve.

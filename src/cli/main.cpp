@@ -53,6 +53,12 @@ int run(int argc, char** argv) {
     say(usage());
     return 2;
   }
+  const int most = name == "help" ? 3 : 2;  // words that a question about the program itself has
+  const bool about = name == "--help" || name == "-h" || name == "help" || name == "--version";
+  if (about && argc > most) {
+    say(fmt::format("mettle {}: one argument too many: \"{}\"\n", name, argv[most]));
+    return 2;
+  }
   if (name == "help" && argc > 2) {
     char help[] = "--help";
     char* words[] = {argv[2], help, nullptr};

@@ -122,6 +122,9 @@ std::string backend_of(const BackendFlag& flag, const std::string& given, const 
   return naming.backend;
 }
 
+// The first prompt of the proof of whole steps: where it does not fit nothing is proved, and nothing may serve.
+constexpr int kLeastContext = 3;
+
 constexpr BackendFlag kBackendFlags[] = {
     {"moe", "--moe-runner-backend", "the experts"},
     {"linear", "--fp4-gemm-backend", "single matrix products"},
@@ -244,6 +247,9 @@ int parse_arguments(CLI::App& app, int argc, char** argv) {
 
 void resolve(ModelFlags& o) {
   EngineOptions& e = o.engine;
+  if (e.context_length > 0 && e.context_length < kLeastContext)
+    fail(Code::kInvalidRequest,
+         fmt::format("--context-length: must be 0 or at least {} tokens, got {}", kLeastContext, e.context_length));
   e.model_path = find_model(o.model);
   e.dummy_weights = o.load_format == "dummy";
   e.activation = o.activation == "fp32" ? Activation::kF32 : Activation::kBf16;

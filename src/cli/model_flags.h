@@ -52,7 +52,8 @@ CLI::Validator whole_number();  // of 64 bits; the parser of unsigned flags take
 // not here.
 int parse_arguments(CLI::App& app, int argc, char** argv);
 
-// Finds the model and fills options.engine. Fails with kBadModel or kInvalidRequest; with kUnsupported and the reason
+// Finds the model and fills options.engine. Fails with kBadModel or kInvalidRequest (also for a context that is too
+// short to prove anything in); with kUnsupported and the reason
 // where a backend was named by a word that this device or this program cannot follow.
 void resolve(ModelFlags& options);
 bool is_embedded(const ModelFlags& options);  // after resolve()

@@ -16,8 +16,10 @@
 #include "checkpoint/model_folder.h"
 #include "checkpoint/weight_source.h"
 #include "cli/model_flags.h"
+#include "cli/op_filter.h"
 #include "models/registry.h"
 #include "ops/cuda/targets.h"
+#include "ops/foreign_names.h"
 #include "ops/verdict.h"
 #include "prove/prover.h"
 #include "prove/report.h"
@@ -36,22 +38,12 @@ struct ProveArguments {
 
 constexpr const char* kOps[] = {"embed", "join", "linear", "moe", "attention", "gdn", "sample"};
 
-template <class Op>
-void add_backends(std::vector<std::string>& names) {
-  for (const Backend<Op>* b : backends_of<Op>())
-    if (std::find(names.begin(), names.end(), b->name) == names.end()) names.emplace_back(b->name);
-}
-
-// Of one op, or of all.
-std::vector<std::string> backend_names(const std::string& op = {}) {
+// Of all ops.
+std::vector<std::string> known_backends() {
   std::vector<std::string> names;
-  if (op.empty() || op == "embed") add_backends<EmbedOp>(names);
-  if (op.empty() || op == "join") add_backends<JoinOp>(names);
-  if (op.empty() || op == "linear") add_backends<LinearOp>(names);
-  if (op.empty() || op == "moe") add_backends<MoeOp>(names);
-  if (op.empty() || op == "attention") add_backends<AttentionOp>(names);
-  if (op.empty() || op == "gdn") add_backends<GdnOp>(names);
-  if (op.empty() || op == "sample") add_backends<SampleOp>(names);
+  for (const char* op : kOps)
+    for (std::string& name : backend_names(op))
+      if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(std::move(name));
   return names;
 }
 
@@ -142,11 +134,7 @@ int run(const ProveArguments& a) {
   const std::unique_ptr<WeightSource> source =
       a.load_format == "dummy" ? dummy_weights(folder.config, 1) : open_weights(folder.path, folder.config);
   const std::vector<AnyProblem> problems = problems_of(folder, *source, a.formats.options());
-  if (!a.op.empty() && !a.backend.empty()) {
-    const std::vector<std::string> names = backend_names(a.op);
-    if (std::find(names.begin(), names.end(), a.backend) == names.end())
-      fail(Code::kInvalidRequest, fmt::format("--backend: {} has {}, got {}", a.op, fmt::join(names, ", "), a.backend));
-  }
+  check_filter(problems, device, a.op, a.backend);
   ProveOptions options;
   options.device = device;
   options.threads = a.threads > 0 ? a.threads : usable_cores();
@@ -190,7 +178,7 @@ int command_prove(int argc, char** argv) {
   app.add_option("MODEL", a.model, "folder or name of a model; the embedded one when left out")->check(not_empty());
   app.add_option("--op", a.op, "only this op")
       ->check(CLI::IsMember(std::vector<std::string>(std::begin(kOps), std::end(kOps))));
-  app.add_option("--backend", a.backend, "only this backend")->check(CLI::IsMember(backend_names()));
+  app.add_option("--backend", a.backend, "only this backend")->check(CLI::IsMember(known_backends()));
   app.add_option("--json", a.json, "also write the results to this file")->check(not_empty());
   app.add_option("--html", a.html, "also write a page with verdicts, errors, refusals and times: one file, no network")
       ->check(not_empty());

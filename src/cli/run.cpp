@@ -63,8 +63,7 @@ void add_options(CLI::App& app, RunOptions& o) {
       "  mettle run                            a chat; Ctrl-C stops an answer, Ctrl-D leaves");
 }
 
-GenerationRequest request_for(const RunOptions& o, const TextModel& text, const Engine& engine, const Json& messages) {
-  const int context = engine.info().context_length;
+GenerationRequest request_for(const RunOptions& o, const TextModel& text, int context, const Json& messages) {
   const SamplingDefaults& d = text.sampling();
   GenerationRequest request;
   SamplingParams& s = request.sampling;
@@ -149,12 +148,17 @@ Json first_messages(const RunOptions& o) {
   return messages;
 }
 
-int answer_once(const RunOptions& o, const TextModel& text, Engine& engine) {
+Json messages_of(const RunOptions& o) {
   Json messages = first_messages(o);
   messages.push_back({{"role", "user"}, {"content", o.prompt}});
+  return messages;
+}
+
+int answer_once(const RunOptions& o, const TextModel& text, Engine& engine) {
+  const Json messages = messages_of(o);
   Printer print(o.json);
   const CompletionResult result =
-      complete(engine, text.tokenizer(), request_for(o, text, engine, messages), std::ref(print));
+      complete(engine, text.tokenizer(), request_for(o, text, engine.info().context_length, messages), std::ref(print));
   if (o.json)
     print_json(result);
   else
@@ -175,8 +179,8 @@ int chat(const RunOptions& o, const TextModel& text, Engine& engine) {
     messages.push_back({{"role", "user"}, {"content", *question}});
     Printer print(o.json);
     try {
-      const CompletionResult result =
-          complete(engine, text.tokenizer(), request_for(o, text, engine, messages), std::ref(print));
+      const CompletionResult result = complete(
+          engine, text.tokenizer(), request_for(o, text, engine.info().context_length, messages), std::ref(print));
       if (o.json)
         print_json(result);
       else
@@ -220,12 +224,15 @@ int command_run(int argc, char** argv) {
     fail(Code::kInvalidRequest, "prompt: must have at least one character, got \"\"");
   const bool interactive = !prompt_given && isatty(STDIN_FILENO) != 0;
   if (!prompt_given && !interactive) o.prompt = read_pipe();
+  const ModelFolder folder = open_model_folder(find_model(o.model.model));
+  const TextModel text(folder);
+  // A prompt that the given length cannot hold is told before anything is proved or loaded.
+  if (const int context = o.model.engine.context_length; context > 0 && !interactive)
+    request_for(o, text, context, messages_of(o));
   resolve(o.model);
   o.model.engine.on_progress = progress_on_stderr();
   o.model.engine.max_running = std::min(o.model.engine.max_running, 1);
 
-  const ModelFolder folder = open_model_folder(o.model.engine.model_path);
-  const TextModel text(folder);
   const std::unique_ptr<Engine> engine = Engine::start(o.model.engine);
   signals::install(interactive ? signals::Use::kChat : signals::Use::kServe);
   return interactive ? chat(o, text, *engine) : answer_once(o, text, *engine);

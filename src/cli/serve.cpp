@@ -93,10 +93,11 @@ int command_serve(int argc, char** argv) {
   const TextModel text(folder);
   const std::unique_ptr<Engine> engine = Engine::start(o.model.engine);
   log::info("{}", run_canary(*engine, text, {.embedded = is_embedded(o.model), .file = o.canary_file}));
-  api = std::make_unique<Api>(
-      ApiOptions{
-          .served_name = o.served_name, .api_key = o.api_key, .connections = [&http] { return http.connections(); }},
-      *engine, text);
+  api = std::make_unique<Api>(ApiOptions{.served_name = o.served_name,
+                                         .api_key = o.api_key,
+                                         .local_hosts = o.api_key.empty() && http.is_loopback(),
+                                         .connections = [&http] { return http.connections(); }},
+                              *engine, text);
 
   signals::install(signals::Use::kServe);
   http.start();

@@ -11,6 +11,7 @@
 #include "base/thread_team.h"
 #include "checkpoint/model_folder.h"
 #include "checkpoint/weight_source.h"
+#include "cli/op_filter.h"
 #include "models/registry.h"
 #include "tensor/gpu.h"
 
@@ -62,6 +63,7 @@ TuneGround tune_ground(const TuneArguments& a, const Device& device) {
                     .problems = problems_of(folder, *source, a.formats.options()),
                     .device = device,
                     .threads = tune_threads(a)};
+  check_filter(ground.problems, device, a.op, "");
   ProveOptions options{.device = device, .threads = ground.threads, .tuned = false, .only_op = a.op};
   {
     std::unique_ptr<Progress> bar;

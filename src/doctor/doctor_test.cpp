@@ -282,8 +282,9 @@ TEST_F(Doctored, CpuMemoryAndLimits) {
   EXPECT_FINDING(r, "cgroup pids", Severity::kWarning, "at most 100");
   EXPECT_FINDING(r, "container", Severity::kInfo, "Docker");
   EXPECT_FINDING(r, "open files", Severity::kWarning, "1024");
-  EXPECT_FINDING(r, "locked memory", Severity::kInfo, "8388608");
+  EXPECT_FINDING(r, "locked memory", Severity::kInfo, "8.0 MiB");
   EXPECT_FINDING(r, "processes", Severity::kOk, "unlimited");
+  EXPECT_FINDING(r, "core files", Severity::kInfo, "0 bytes");
   EXPECT_FINDING(r, "core files", Severity::kInfo, "ulimit -c");
 }
 

@@ -166,6 +166,8 @@ void check_limits(const Context& c, Findings& out) {
     const bool unlimited = at->second == "unlimited";
     const int64_t value = std::strtoll(at->second.c_str(), nullptr, 10);
     Finding f{"limits", name, Severity::kOk, at->second};
+    if (!unlimited && (key == "locked memory" || key == "core file size"))  // the others are counts
+      f.value = value < (1 << 20) ? fmt::format("{} bytes", value) : gib(value);
     if (!unlimited && wrong(value)) {
       f.severity = severity;
       f.why = why;

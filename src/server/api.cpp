@@ -8,6 +8,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "server/answer.h"
+#include "server/http_fields.h"
 
 namespace mettle {
 namespace {
@@ -86,6 +87,7 @@ void Api::dispatch(Call& call) {
                        {{"WWW-Authenticate", "Bearer"}}};
     break;
   }
+  if (found == nullptr || !found->open) check_host(call.request);
   if (allowed.empty())
     throw ApiRefusal{{404, fmt::format("no such path: {} {}", method, path.substr(0, 200)), {}, "not_found"}, {}};
   if (method == "OPTIONS") return answer(call, {.status = 204, .content_type = "", .headers = {{"Allow", allowed}}});
@@ -115,6 +117,17 @@ bool Api::authorized(const HttpRequest& request) const {
   static constexpr std::string_view kScheme = "Bearer ";
   const std::string_view given = request.authorization;
   return given.starts_with(kScheme) && same_secret(given.substr(kScheme.size()), options_.api_key);
+}
+
+void Api::check_host(const HttpRequest& request) const {
+  if (!options_.local_hosts || is_local_host(request.host)) return;
+  throw ApiRefusal{{403,
+                    fmt::format("Host: must be localhost, a name without a dot or an IP address, since this server has "
+                                "no API key and listens to this machine alone; got {}",
+                                request.host.substr(0, 200)),
+                    {},
+                    "foreign_host"},
+                   {}};
 }
 
 RequestContext Api::context() const {

@@ -20,10 +20,11 @@ namespace mettle {
 struct ApiOptions {
   std::string served_name;               // empty: the model's name
   std::string api_key;                   // empty: none asked for. Health needs no key
+  bool local_hosts = false;              // only requests whose Host no website can have; not asked of health
   std::function<int64_t()> connections;  // for /metrics; may be empty
 };
 
-// Thrown for answers with a status of their own (401, 404, 405, 415, 503); caught in Api::handle().
+// Thrown for answers with a status of their own (401, 403, 404, 405, 415, 503); caught in Api::handle().
 struct ApiRefusal {
   ApiError error;
   HttpHeaders headers;
@@ -49,6 +50,7 @@ class Api {
   static const Route* routes();  // ends with an empty one
   void dispatch(Call& call);
   bool authorized(const HttpRequest& request) const;
+  void check_host(const HttpRequest& request) const;
   void check_accepting() const;
   void check_model(const std::string& name) const;
   void note_ignored(const std::vector<std::string>& fields);

@@ -11,6 +11,8 @@ std::string_view type_of(int status) {
   switch (status) {
     case 401:
       return "authentication_error";
+    case 403:
+      return "permission_error";
     case 429:
       return "rate_limit_error";
     default:

@@ -358,6 +358,27 @@ TEST_F(ApiTest, TheKeyIsAskedForEverywhereButHealth) {
   EXPECT_EQ(client.post("/v1/completions", R"({"prompt":"a"})").status, 401);
 }
 
+TEST_F(ApiTest, WithoutAKeyOnlyHostsThatNoWebsiteHas) {
+  start({}, {.local_hosts = true});
+  const auto status = [&](const std::string& path, const std::string& host) {
+    HttpClient client(server->port());
+    client.send("GET " + path + " HTTP/1.1\r\nHost: " + host + "\r\n\r\n");
+    return client.read_answer();
+  };
+  for (const char* host : {"localhost", "127.0.0.1:30000", "[::1]:30000", "gpu-box", ""})
+    EXPECT_EQ(status("/v1/models", host).status, 200) << host;
+  for (const char* path : {"/v1/models", "/metrics", "/v1/plan", "/nothing"}) {
+    const auto answer = status(path, "rebound.example:30000");
+    EXPECT_EQ(answer.status, 403) << path;
+    EXPECT_NE(answer.body.find("got rebound.example:30000"), std::string::npos) << answer.body;
+    EXPECT_NE(answer.body.find("permission_error"), std::string::npos) << answer.body;
+  }
+  EXPECT_EQ(status("/health/live", "rebound.example").status, 200);
+  server->stop();
+  start({});
+  EXPECT_EQ(status("/v1/models", "rebound.example").status, 200) << "a server that listens to others, or has a key";
+}
+
 TEST_F(ApiTest, DrainingFinishesWhatRunsAndTakesNothingNew) {
   start_saying("done");
   engine->hold();

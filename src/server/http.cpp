@@ -31,6 +31,7 @@
 #include "base/error.h"
 #include "base/log.h"
 #include "server/api_error.h"
+#include "server/http_fields.h"
 
 namespace mettle {
 namespace {
@@ -65,6 +66,7 @@ HttpRequest take_request(Parser& parser) {
   const size_t question = target.find('?');
   request.path = target.substr(0, question);
   if (question != std::string::npos) request.query = target.substr(question + 1);
+  request.host = text_of(message[http::field::host]);
   request.authorization = text_of(message[http::field::authorization]);
   request.content_type = text_of(message[http::field::content_type]);
   request.content_encoding = text_of(message[http::field::content_encoding]);
@@ -91,10 +93,21 @@ bool has_unreadable_body(const Parser& parser) {
   return codings > 1 || (codings == 1 && !beast::iequals(parser.get()[http::field::transfer_encoding], "chunked"));
 }
 
+// RFC 9112 3.2: whoever answers to several names could otherwise not tell which one was meant.
+std::optional<ApiError> host_failure(const Parser& parser) {
+  const auto& message = parser.get();
+  const size_t hosts = message.count(http::field::host);
+  if (hosts > 1 || (hosts == 0 && message.version() >= 11))
+    return ApiError{400, "Host: must stand exactly once in a request, got " + std::to_string(hosts), {}, "bad_host"};
+  if (const std::string host = text_of(message[http::field::host]); !is_host(host))
+    return ApiError{400, "Host: must be a name or an address, and a port, got " + host.substr(0, 200), {}, "bad_host"};
+  return std::nullopt;
+}
+
 std::string header_text(int status, std::string_view content_type, const HttpHeaders& headers) {
   std::string text = "HTTP/1.1 " + std::to_string(status) + " ";
   text += text_of(http::obsolete_reason(static_cast<http::status>(status)));
-  text += "\r\nServer: mettle\r\n";
+  text.append("\r\nServer: mettle\r\nDate: ").append(http_date_now()).append("\r\n");
   if (!content_type.empty()) text.append("Content-Type: ").append(content_type).append("\r\n");
   for (const auto& [name, value] : headers) text.append(name).append(": ").append(value).append("\r\n");
   return text;
@@ -336,6 +349,10 @@ struct HttpServer::Impl {
       connection->waiting = false;
       error_code ec = header_error;
       if (!ec && has_unreadable_body(parser)) ec = http::error::bad_transfer_encoding;
+      if (const auto failure = ec ? std::nullopt : host_failure(parser)) {
+        co_await refuse(stream, *failure);
+        break;
+      }
       if (!ec && parser.get()[http::field::expect] == "100-continue") {
         static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
         co_await net::async_write(stream, net::buffer(kContinue.data(), kContinue.size()), kAwait);
@@ -440,6 +457,12 @@ HttpServer::~HttpServer() { stop(); }
 
 uint16_t HttpServer::port() const { return impl_->port; }
 
+bool HttpServer::is_loopback() const {
+  error_code ec;
+  const auto address = impl_->acceptor.local_endpoint(ec).address();
+  return !ec && address.is_loopback();
+}
+
 std::string HttpServer::url() const {
   const std::string& host = impl_->options.host;
   const bool v6 = host.find(':') != std::string::npos;
@@ -494,6 +517,7 @@ HttpRequest parse_http(std::string_view bytes, const HttpOptions& options) {
     const auto failure = read_failure(ec, options);
     fail(Code::kInvalidRequest, failure ? failure->message : "request: incomplete");
   }
+  if (const auto failure = host_failure(parser)) fail(Code::kInvalidRequest, failure->message);
   return take_request(parser);
 }
 

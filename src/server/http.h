@@ -16,6 +16,7 @@ struct HttpRequest {
   std::string method;  // GET, HEAD, POST, ...
   std::string path;    // without the query, percent-encoded as it came
   std::string query;
+  std::string host;  // as it came; empty: HTTP/1.0 without one
   std::string authorization;
   std::string content_type;
   std::string content_encoding;
@@ -76,6 +77,7 @@ class HttpServer {
 
   std::string url() const;  // http://HOST:PORT
   uint16_t port() const;
+  bool is_loopback() const;  // nobody but this machine can connect
   int64_t connections() const;
   void start();
   // No new connections; the ones that wait for a request are closed, the others after their answer.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
+#include <regex>
 #include <thread>
 
 #include "base/error.h"
@@ -37,6 +38,15 @@ void echo(const std::shared_ptr<Exchange>& e) {
       {.body = e->request().method + " " + e->request().path + " " + e->request().body, .content_type = "text/plain"});
 }
 
+// Date of RFC 9110 6.6.1, once and in its form.
+bool has_date(const std::string& headers) {
+  static const std::regex form(
+      "\r\nDate: (Sun|Mon|Tue|Wed|Thu|Fri|Sat), [0-9]{2} (Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec) [0-9]{4} "
+      "[0-9]{2}:[0-9]{2}:[0-9]{2} GMT\r\n");
+  std::smatch found;
+  return std::regex_search(headers, found, form) && found.suffix().str().find("\nDate:") == std::string::npos;
+}
+
 TEST(Http, AnswersKeepsAliveAndPipelines) {
   HttpServer server({}, echo);
   server.start();
@@ -51,6 +61,7 @@ TEST(Http, AnswersKeepsAliveAndPipelines) {
   client.send("HEAD /h HTTP/1.1\r\nHost: x\r\n\r\n");
   const auto head = client.read_answer(true);
   EXPECT_NE(head.headers.find("Content-Length: 8"), std::string::npos) << head.headers;
+  EXPECT_TRUE(has_date(head.headers)) << head.headers;
   EXPECT_EQ(client.get("/after").body, "GET /after ");
   client.send("GET /old HTTP/1.0\r\n\r\n");
   EXPECT_EQ(client.read_answer().body, "GET /old ");
@@ -89,16 +100,43 @@ TEST(Http, RefusesWhatIsNoHttp) {
   HttpServer server({}, echo);
   server.start();
   for (const char* bytes : {"\x16\x03\x01\x02\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "\r\r\r\r\r\n\r\n",
-                            "POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
-                            "POST / HTTP/1.1\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
-                            "POST / HTTP/1.1\r\nTransfer-Encoding: gzip\r\n\r\nGET / HTTP/1.1\r\n\r\n",
-                            "POST / HTTP/1.1\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
-                            "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"}) {
+                            "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+                            "POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\n",
+                            "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip\r\n\r\nGET / HTTP/1.1\r\n\r\n",
+                            "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+                            "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nxyz\r\n"}) {
     HttpClient client(server.port());
     client.send(bytes);
     EXPECT_EQ(client.read_answer().status, 400) << bytes;
   }
   EXPECT_EQ(HttpClient(server.port()).get("/").status, 200);
+}
+
+TEST(Http, AsksForOneHost) {
+  HttpServer server({}, [](const std::shared_ptr<Exchange>& e) { e->respond({.body = e->request().host}); });
+  server.start();
+  EXPECT_TRUE(server.is_loopback());
+  for (const char* fields : {"", "Host: a\r\nHost: a\r\n", "Host: a\r\nhost: b\r\n", "Host: a, b\r\n", "Host: a b\r\n",
+                             "Host: http://a/\r\n", "Host: a@b\r\n"}) {
+    HttpClient client(server.port());
+    client.send("POST / HTTP/1.1\r\nContent-Length: 3\r\n" + std::string(fields) + "\r\nabc");
+    const auto answer = client.read_answer();
+    EXPECT_EQ(answer.status, 400) << fields;
+    EXPECT_NE(answer.body.find("Host: must "), std::string::npos) << answer.body;
+    EXPECT_TRUE(has_date(answer.headers)) << answer.headers;
+    EXPECT_EQ(client.receive(), "") << "what follows is not taken for a request";
+    EXPECT_THROW(parse_http("GET / HTTP/1.1\r\n" + std::string(fields) + "\r\n", {}), Error) << fields;
+  }
+  for (const auto& [bytes, host] :
+       {std::pair("GET / HTTP/1.1\r\nHost:\r\n\r\n", ""), std::pair("GET / HTTP/1.0\r\n\r\n", ""),
+        std::pair("GET / HTTP/1.1\r\nHOST: [::1]:8000 \r\n\r\n", "[::1]:8000")}) {
+    HttpClient client(server.port());
+    client.send(bytes);
+    const auto answer = client.read_answer();
+    EXPECT_EQ(answer.status, 200) << bytes << answer.body;
+    EXPECT_EQ(answer.body, host);
+  }
+  EXPECT_FALSE(HttpServer({.host = "0.0.0.0"}, echo).is_loopback());
 }
 
 TEST(Http, SlowRequestsEnd) {

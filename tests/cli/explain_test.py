@@ -111,6 +111,22 @@ class Explain(unittest.TestCase):
         word, = (w for w in e["words"] if (w["flag"], w["word"]) == ("--attention-backend", "fa4"))
         self.assertEqual("flash" in word["remedy"], not refused & {"SMEM_TOO_SMALL", "SHAPE_UNSUPPORTED"}, word)
 
+    def test_what_to_do_stands_once(self):
+        for device in ("cpu", "sm120"):
+            e, text = self.json("--device", device), self.explain("--device", device).stdout
+            under = text[text.index("verdict  ", text.index("words of other engines")):]
+            table, below = under.split("\n\n", 1)
+            self.assertNotIn(" or auto", table)
+            refused = {(w["flag"], w["verdict"], w["remedy"]) for w in e["words"] if not w["backend"]}
+            rows = below[:below.index("\n\n")].splitlines()
+            self.assertEqual(rows[0].split(), ["flag", "verdict", "what", "to", "do"])
+            told, flag = [], ""
+            for row in rows[1:]:
+                cells = re.split(r" {2,}", row)
+                flag = cells[0] or flag
+                told.append((flag, *cells[1:]))
+            self.assertEqual(sorted(told), sorted(refused), "each once, and none left out")
+
     def test_prebuilt_kernels_of_sm100_are_refused_on_sm120_with_a_remedy(self):
         config = os.path.join(CONFIGS, "qwen3_5_397b_a17b")
         words = {(w["flag"], w["word"]): w for w in self.json(config, "--device", "sm120")["words"]}

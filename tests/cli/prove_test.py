@@ -14,7 +14,8 @@ import termios
 import time
 import unittest
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.join(HERE, ".."))
 import serving
 
 FIELDS = ["op", "backend", "tactic", "problem", "verdict", "have", "need", "sentence", "remedy", "max_error", "bound",
@@ -124,6 +125,25 @@ class Prove(unittest.TestCase):
             r = self.prove(*arguments)
             self.assertEqual((r.returncode, r.stdout), (code, ""), (arguments, r))  # said before anything is proved
             self.assertIn(says, r.stderr)
+
+    def test_a_filter_that_leaves_nothing(self):
+        """A backend of a GPU on the CPU, one of another op, an op that the model has not: the names that there are."""
+        config = os.path.join(HERE, "..", "data", "configs", "qwen3_30b_a3b", "config.json")
+        for command, arguments, says in (
+                ("prove", ["--backend", "mma", "--device", "cpu"], ["any op", "cpu_chunked", "got mma"]),
+                ("prove", ["--op", "moe", "--backend", "w4a16_mma", "--device", "cpu"],
+                 ["of moe with that name is built for cpu; there are cpu_gemv, cpu_gemm, reference, got w4a16_mma"]),
+                ("prove", ["--op", "moe", "--backend", "cpu_tiled"], ["cpu_gemv", "got cpu_tiled"]),
+                ("prove", [config, "--load-format", "dummy", "--backend", "cpu_chunked", "--device", "cpu"],
+                 ["cpu_tiled", "got cpu_chunked"]),
+                ("prove", [config, "--load-format", "dummy", "--op", "gdn"], ["--op: ", "attention", "got gdn"]),
+                ("tune", [config, "--load-format", "dummy", "--op", "gdn"], ["--op: ", "attention", "got gdn"]),
+                ("bench", ["kernels", config, "--load-format", "dummy", "--op", "gdn"], ["--op: ", "got gdn"])):
+            r = subprocess.run([serving.PROGRAM, command, *arguments], capture_output=True, text=True, timeout=600,
+                               env={**os.environ, "XDG_CACHE_HOME": self.folder.name})
+            self.assertEqual((r.returncode, r.stdout), (2, ""), (command, arguments, r.stderr))
+            for part in says:
+                self.assertIn(part, r.stderr)
 
     def test_two_outputs_are_two_files(self):
         with tempfile.TemporaryDirectory() as folder:

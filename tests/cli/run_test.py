@@ -65,6 +65,14 @@ class OneAnswer(unittest.TestCase):
             self.assertIn(says, r.stderr.decode(errors="replace"))
             self.assertEqual(r.stdout, b"")
 
+    def test_a_context_that_the_prompt_does_not_fit_into(self):
+        for length, says in (("1", "in the context of 1 tokens, got at least "),
+                             ("13", "in the context of 13 tokens, got 13 tokens")):
+            r = serving.run_program("run", "--context-length", length, "hi", "--no-think")
+            self.assertEqual((r.returncode, r.stdout), (2, ""), r.stderr)
+            self.assertIn(says, r.stderr)
+        self.assertEqual(self.run_ok("--context-length", "14", "hi", *GREEDY).stdout, "Hello\n")
+
     def test_a_question_that_begins_with_a_dash(self):
         r = self.run_ok("--max-tokens", "1", *GREEDY, "--", "--help me")
         self.assertNotIn("Usage:", r.stdout + r.stderr)

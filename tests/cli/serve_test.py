@@ -35,6 +35,21 @@ class Flags(unittest.TestCase):
                      "--load-format", "--chunked-prefill-size", "--max-running-requests"):
             self.assertIn(flag, r.stdout)
 
+    def test_questions_about_the_program_take_nothing_else(self):
+        self.assertRegex(serving.run_program("--version").stdout, r"\Amettle \d+\.\d+\.\d+\n\Z")
+        for arguments in (["--version", "extra"], ["--help", "extra"], ["-h", "extra"], ["help", "serve", "extra"],
+                          ["--version", ""]):
+            r = serving.run_program(*arguments)
+            self.assertEqual((r.returncode, r.stdout), (2, ""), arguments)
+            self.assertEqual(r.stderr, f'mettle {arguments[0]}: one argument too many: "{arguments[-1]}"\n')
+
+    def test_a_context_that_nothing_can_be_proved_in(self):
+        self.usage("--context-length", "2", says="--context-length: must be 0 or at least 3 tokens, got 2")
+        r = serving.run_program("serve", "--port", "0", "--context-length", "3")  # proved; the canary does not fit
+        self.assertEqual((r.returncode, r.stdout), (2, ""))
+        self.assertIn("step proof: 1 steps, ", r.stderr)
+        self.assertIn("in the context of 3 tokens, got ", r.stderr)
+
     def test_unknown_flags_list_the_valid_ones(self):
         self.usage("--prot", "5", says=["--prot: no such option", "--port", "--host", "--max-model-len"])
 
@@ -94,6 +109,21 @@ class Ports(unittest.TestCase):
             listening = [line.split()[1] for line in open("/proc/net/tcp") if line.split()[3] == "0A"]
             self.assertIn(f"0100007F:{server.port:04X}", listening)
             self.assertNotIn(f"00000000:{server.port:04X}", listening)
+
+    def test_a_host_that_a_website_can_have(self):
+        """Without a key and on loopback alone; whoever listens to others or asks for a key takes any."""
+        with serving.Server() as server:
+            for host in (f"localhost:{server.port}", "127.0.0.1", "[::1]:8000", "gpu-box"):
+                self.assertEqual(server.request("GET", "/v1/models", headers={"Host": host})[0], 200, host)
+            status, _, body = server.request("GET", "/v1/models", headers={"Host": f"rebound.example:{server.port}"})
+            self.assertEqual(status, 403)
+            self.assertIn(f"got rebound.example:{server.port}", json.loads(body)["error"]["message"])
+            self.assertEqual(server.request("GET", "/health", headers={"Host": "rebound.example"})[0], 200)
+        with serving.Server("--api-key", "k") as server:
+            headers = {"Host": "models.example", "Authorization": "Bearer k"}
+            status, headers, _ = server.request("GET", "/v1/models", headers=headers)
+            self.assertEqual(status, 200)
+            self.assertRegex(headers["Date"], r"\A\w{3}, \d\d \w{3} \d{4} \d\d:\d\d:\d\d GMT\Z")
 
 
 class Running(unittest.TestCase):
