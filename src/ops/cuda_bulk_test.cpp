@@ -4,6 +4,7 @@
 #include "ops/attention.h"
 #include "ops/cpu/reference_math.h"
 #include "ops/cuda/gdn_bulk.h"
+#include "ops/linear.h"
 
 namespace mettle {
 namespace {
@@ -53,6 +54,33 @@ TEST(CudaBulk, IsOfferedForFp8AndBf16OnSm90Alone) {
   EXPECT_EQ(bulk<AttentionOp>(all, "flash", p, 80), nullptr);
   p.out_format = F::kNvfp4;
   EXPECT_EQ(bulk<AttentionOp>(all, "flash", p, 90), nullptr);
+}
+
+TEST(CudaBulk, LinearTakesItInEveryFormatOnSm90Alone) {
+  std::vector<Tactic> all;
+  for (const WeightFormat f : {WeightFormat::kNvfp4, WeightFormat::kFp8, WeightFormat::kBf16}) {
+    const LinearProblem p{.in = 272, .out = 257, .format = f};
+    EXPECT_EQ(bulk<LinearOp>(all, "tiles", p, 90) != nullptr, cuda::wgmma_built());
+    EXPECT_EQ(bulk<LinearOp>(all, "tiles", p, 80), nullptr);
+    EXPECT_EQ(bulk<LinearOp>(all, "tiles", p, 120), nullptr);
+  }
+}
+
+TEST(CudaBulk, WorkspaceOfLinearHoldsOnePassOfX) {
+  std::vector<Tactic> all;
+  const LinearProblem p{.in = 2064, .out = 257, .format = WeightFormat::kNvfp4};
+  const Tactic* t = bulk<LinearOp>(all, "tiles", p, 90);
+  if (t == nullptr) GTEST_SKIP() << "a build without wgmma";
+  const Backend<LinearOp>& b = backend<LinearOp>("tiles");
+  size_t before = 0;
+  for (const int rows : {1, 17, 64, 65, 128, 129, 256, 257, 5000}) {
+    const size_t bytes = b.workspace(*t, p, rows, 1);
+    EXPECT_GE(bytes, before) << rows;
+    EXPECT_GE(bytes, size_t{2064 * 2} * static_cast<size_t>(std::min(rows, 256))) << rows;
+    before = bytes;
+  }
+  EXPECT_EQ(before, b.workspace(*t, p, 256, 1));
+  EXPECT_EQ(b.workspace(all.front(), p, 256, 1), 0u);
 }
 
 // Carves that only count.
