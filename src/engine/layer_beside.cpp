@@ -425,6 +425,13 @@ void LayerBeside::tell(LayerProof& proof) const {
   for (const auto& [data, size] : rooms_) proof.bytes += static_cast<int64_t>(size);
 }
 
+template void LayerBeside::run<EmbedOp>(const EmbedArgs&, Stream&);
+template void LayerBeside::run<JoinOp>(const JoinArgs&, Stream&);
+template void LayerBeside::run<LinearOp>(const LinearArgs&, Stream&);
+template void LayerBeside::run<MoeOp>(const MoeArgs&, Stream&);
+template void LayerBeside::run<AttentionOp>(const AttentionArgs&, Stream&);
+template void LayerBeside::run<GdnOp>(const GdnArgs&, Stream&);
+
 LayerProof prove_layers_beside(Runner& runner, const Runner::Sizes& sizes, ChoiceSource& choices) {
   LayerProof proof;
   Model& model = *runner.ranks().front();
