@@ -1,24 +1,28 @@
-// sample on the CPU: the same token as the reference, which sorts the vocabulary in float64, and its log-probabilities.
+// sample on the CPU: the same token as the reference, which sorts the vocabulary in float64, and its log-probabilities;
+// rows given to threads and a row shared by them give the same bits.
 #include <algorithm>
+#include <cstring>
 
 #include "ops/cpu/cpu_test_support.h"
 #include "ops/sample.h"
 
 namespace mettle {
 
-extern const Backend<SampleOp> sample_cpu, sample_reference;
+extern const Backend<SampleOp> sample_cpu, sample_cpu_shared, sample_reference;
 
 namespace {
 
 class SampleCpu : public testing::TestWithParam<Tactic> {
  protected:
   static std::vector<SampleResult> run(const Backend<SampleOp>& b, const Tactic& t, const SampleProblem& p,
-                                       std::vector<float>& logits, const std::vector<SampleRow>& rows) {
+                                       std::vector<float>& logits, const std::vector<SampleRow>& rows,
+                                       int members = 2) {
     std::vector<SampleResult> results(rows.size());
-    ThreadTeam team(2);
+    ThreadTeam team(members);
     Stream stream{&team};
     const int n = static_cast<int>(rows.size());
-    Buffer ws(b.workspace(t, p, n, 2));
+    Buffer ws(b.workspace(t, p, n, members));
+    std::memset(ws.data(), 0x7F, ws.size());
     SampleArgs args{p, n, {logits.data(), DType::kF32, {n, p.vocab}}, rows, results, cpu_test::workspace_of(ws)};
     check_args(args);
     b.run(t, args, stream);
@@ -109,6 +113,10 @@ TEST_P(SampleCpu, TiesForbiddenAndNotFinite) {
   for (int i = 0; i < 40; ++i) all.push_back({i, -INFINITY});
   const std::vector<SampleRow> rows = {
       {.temperature = 0}, {.temperature = 1}, {.temperature = 1}, {.temperature = 1, .biases = all}};
+  // A bias of infinity has no distribution: the token it is given to.
+  const std::vector<TokenBias> forced = {{3, INFINITY}};
+  std::vector<float> plain(40, 1.f);
+  EXPECT_EQ(run(sample_cpu, GetParam(), p, plain, {{.temperature = 1, .random = .9, .biases = forced}})[0].token, 3);
   const std::vector<SampleResult> r = run(sample_cpu, GetParam(), p, logits, rows);
   EXPECT_EQ(r[0].token, 0);
   for (size_t i = 1; i < 4; ++i) EXPECT_EQ(r[i].token, -1) << i;
@@ -122,6 +130,57 @@ TEST_P(SampleCpu, TiesForbiddenAndNotFinite) {
   const std::vector<SampleRow> last = {{.temperature = 2, .random = 1 - 1e-16, .biases = but_one}};
   std::vector<float> row(40, 0.f);
   EXPECT_EQ(run(sample_cpu, GetParam(), p, row, last)[0].token, 0);
+}
+
+// Slices of one row begin and end at other ids with every number of threads; the last piece is short.
+TEST_P(SampleCpu, TheSameBitsWhateverTheThreads) {
+  const SampleProblem p{9000, 8999};
+  const std::vector<TokenCount> counts = {
+      {0, 2, true}, {1023, 1, false}, {1024, 3, true}, {4500, 1, true}, {8998, 2, true}};
+  const std::vector<TokenBias> biases = {{1, -INFINITY}, {2047, 2.f}, {2048, 2.f}, {8997, -INFINITY}};
+  std::vector<SampleRow> rows;
+  for (int i = 0; i < 48; ++i) {
+    SampleRow r;
+    r.temperature = std::array{0.f, .7f, 1.f, 3.f}[static_cast<size_t>(i % 4)];
+    r.top_k = std::array{0, 20, 3000}[static_cast<size_t>(i / 4 % 3)];
+    r.top_p = i % 5 < 3 ? .95f : 1.f;
+    r.min_p = i % 7 < 2 ? .02f : 0.f;
+    r.random = (i + .5) / 48;
+    r.top_logprobs = i % 21;
+    if (i % 2 == 1) r.repetition = 1.2f, r.presence = .5f, r.frequency = .1f, r.counts = counts, r.biases = biases;
+    rows.push_back(r);
+  }
+  std::vector<float> logits = random_logits(48 * 9000, 3);
+  for (int i = 0; i < 48; i += 3)  // many ties, on both sides of every border
+    for (int j = 0; j < 9000; ++j)
+      logits[static_cast<size_t>(i * 9000 + j)] = std::round(logits[static_cast<size_t>(i * 9000 + j)]);
+  same(p, logits, rows);
+  const std::vector<SampleResult> want = run(sample_cpu, GetParam(), p, logits, rows);
+  for (const int members : {1, 2, 3, 4, 7}) {
+    const std::vector<SampleResult> got = run(sample_cpu_shared, GetParam(), p, logits, rows, members);
+    for (size_t i = 0; i < rows.size(); ++i)
+      ASSERT_EQ(std::memcmp(&got[i], &want[i], sizeof(SampleResult)), 0)
+          << members << " threads, row " << i << ": " << got[i].token << " instead of " << want[i].token;
+  }
+}
+
+// In every piece of the vocabulary, the first and the last id: nobody's slice loses one.
+TEST_P(SampleCpu, EverySliceIsLookedAt) {
+  const SampleProblem p{6000, 5999};
+  for (int id = 0; id < p.usable; id += id % 1024 == 0 && id + 1023 < p.usable ? 1023 : 1) {
+    if (id % 1024 != 0 && id % 1024 != 1023 && id != p.usable - 1) continue;
+    for (const int members : {1, 2, 3}) {
+      std::vector<float> logits(6000, -1.f);
+      logits[static_cast<size_t>(id)] = 30;
+      logits[5999] = 90;  // padding
+      const std::vector<SampleRow> rows = {{}, {.temperature = 1, .top_p = .5f, .random = .5}};
+      std::vector<float> two = logits;
+      two.insert(two.end(), logits.begin(), logits.end());
+      for (const SampleResult& r : run(sample_cpu_shared, GetParam(), p, two, rows, members)) ASSERT_EQ(r.token, id);
+      logits[static_cast<size_t>(id)] = NAN;
+      ASSERT_EQ(run(sample_cpu_shared, GetParam(), p, logits, {rows[1]}, members)[0].token, -1) << id;
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(All, SampleCpu, testing::ValuesIn(isa_tactics(this_cpu())),
