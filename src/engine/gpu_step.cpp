@@ -37,9 +37,9 @@ GpuStep::GpuStep(Model& model, const Limits& limits, TensorView logits, Place& p
               .blocks = limits.blocks + limits.sequences},
              place) {}
 
-int64_t GpuStep::graph_bytes(const Limits& limits, int layers) {
-  constexpr int64_t kLaunchBytes = 32 << 10, kLaunchesOfALayer = 8;
-  return std::ssize(buckets_of(limits)) * layers * kLaunchesOfALayer * kLaunchBytes;
+int64_t GpuStep::driver_bytes(const Limits& limits, int layers) {
+  constexpr int64_t kCodeBytes = 64 << 20, kLaunchBytes = 32 << 10, kLaunchesOfALayer = 8;
+  return kCodeBytes + std::ssize(buckets_of(limits)) * layers * kLaunchesOfALayer * kLaunchBytes;
 }
 
 GpuStep::Bucket GpuStep::bucket_of(const Limits& limits, int sequences, int context) {

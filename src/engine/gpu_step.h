@@ -26,9 +26,10 @@ class GpuStep {
     int64_t slots = 0;
     bool deterministic = false;  // steps of one row a sequence then want the logits of all rows or of none
   };
-  // About what the captured graphs take on the device: 32 KiB for each launch, eight of them a layer (H200: 33 graphs
-  // of 40 layers took 430 MiB with the kernels' code).
-  static int64_t graph_bytes(const Limits& limits, int layers);
+  // About what the driver takes of the device: for the code of kernels that are launched, 64 MiB (H200: 51 MiB beyond
+  // all allocations with a model of few layers), and for captured graphs 32 KiB a launch, eight of them a layer (H200:
+  // 33 graphs of 40 layers took 430 MiB with the code).
+  static int64_t driver_bytes(const Limits& limits, int layers);
   // logits: what every step of a graph writes, [sequences, vocab] f32.
   GpuStep(Model& model, const Limits& limits, TensorView logits, Place& place);
 

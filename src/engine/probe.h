@@ -27,9 +27,6 @@ struct Probe {
   uint64_t watch_every = 0;               // steps; 0: as the guard has it
   // Counts steps that ran ahead (EngineLoop). A GPU's always do; on a CPU they do where it is there.
   std::shared_ptr<std::atomic<uint64_t>> ahead;
-  // On a GPU: whole layers are proved at the start (layer_beside.h). Not yet seen to pass on one, so a server leaves it
-  // out there; on a CPU they always are.
-  bool layers_beside = false;
 };
 
 std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe);

@@ -158,20 +158,19 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
         static_cast<int64_t>(parts.sample_choices.workspace(parts.sample_problem, limits.logit_rows, threads_per_rank));
     if (on_gpu) {
       const int context = options.context_length > 0 ? options.context_length : model.context;
-      bytes += GpuStep::graph_bytes({.rows = limits.rows,
-                                     .sequences = limits.logit_rows,
-                                     .context = context,
-                                     .deterministic = options.deterministic},
-                                    model.layers);
-      if (probe.layers_beside)
-        bytes += layers_beside_bytes(*ranks.models.front(),
-                                     {.rows = limits.rows,
-                                      .logit_rows = limits.logit_rows,
-                                      .block_size = kBlockSize,
-                                      .slots = limits.logit_rows,
+      bytes += GpuStep::driver_bytes({.rows = limits.rows,
+                                      .sequences = limits.logit_rows,
                                       .context = context,
                                       .deterministic = options.deterministic},
-                                     device.kind);
+                                     model.layers);
+      bytes += layers_beside_bytes(*ranks.models.front(),
+                                   {.rows = limits.rows,
+                                    .logit_rows = limits.logit_rows,
+                                    .block_size = kBlockSize,
+                                    .slots = limits.logit_rows,
+                                    .context = context,
+                                    .deterministic = options.deterministic},
+                                   device.kind);
     }
     return bytes;
   };
@@ -256,11 +255,9 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   const StepProof steps = prove_steps(*parts.runner, sizes);
   if (!steps.verdict.ok()) fail(Code::kDevice, steps.text());
   log::info("{}", steps.text());
-  if (!on_gpu || probe.layers_beside) {
-    const LayerProof layers = prove_layers(*parts.runner, sizes, *parts.choices);
-    if (!layers.verdict.ok()) fail(Code::kDevice, layers.text());
-    log::info("{}", layers.text());
-  }
+  const LayerProof layers = prove_layers(*parts.runner, sizes, *parts.choices);
+  if (!layers.verdict.ok()) fail(Code::kDevice, layers.text());
+  log::info("{}", layers.text());
   parts.probe = std::move(probe);
   return std::make_unique<EngineLoop>(std::move(parts));
 }

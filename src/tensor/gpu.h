@@ -63,6 +63,8 @@ void share_buffers();
 // Every byte of device memory set; done when it returns.
 void fill(void* to, uint8_t byte, size_t bytes);
 
+void wait(void* stream);  // as Stream::wait()
+
 // From device memory to device memory, in the order of the stream.
 void copy_on_device(void* to, const void* from, size_t bytes, void* stream);
 

@@ -10,15 +10,12 @@
 #include "tensor/gpu.h"
 #include "tensor/gpu_check.h"
 #include "tensor/gpu_event.h"
+#include "tensor/slabs.h"
 
 namespace mettle::gpu {
 namespace {
 
-constexpr size_t kAlign = 256;
-constexpr size_t kSlab = size_t{64} << 20;     // small pieces share one allocation
 constexpr size_t kStaging = size_t{16} << 20;  // two halves: the copy of one overlaps the filling of the other
-
-size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 std::string version_text(int v) { return std::to_string(v / 1000) + "." + std::to_string(v % 1000 / 10); }
 
@@ -40,14 +37,11 @@ class GpuPlace : public Place {
   DeviceKind kind() const override { return DeviceKind::kCuda; }
 
   void* take(size_t bytes) override {
-    const size_t size = aligned(std::max<size_t>(bytes, 1));
-    if (size >= kSlab / 2) return allocate(size);
-    if (slab_ == nullptr || used_ + size > kSlab) {
-      slab_ = static_cast<uint8_t*>(allocate(kSlab));
-      used_ = 0;
-    }
-    void* p = slab_ + used_;
-    used_ += size;
+    void* p = slabs_.take(bytes);
+    if (p == nullptr)
+      fail(Code::kDevice,
+           "gpu memory: " + std::to_string(bytes) + " bytes wanted, " + std::to_string(free_memory()) + " free");
+    bytes_ = slabs_.bytes();
     return p;
   }
 
@@ -80,17 +74,18 @@ class GpuPlace : public Place {
   }
 
  private:
+  // Zeroed; null when there is not so much.
   void* allocate(size_t bytes) {
     void* p = nullptr;
-    if (const cudaError_t error = cudaMalloc(&p, bytes); error != cudaSuccess) {
+    if (const cudaError_t error = cudaMalloc(&p, bytes); error == cudaErrorMemoryAllocation) {
       cudaGetLastError();
-      fail(Code::kDevice, "gpu memory: " + std::to_string(bytes) + " bytes wanted, " + std::to_string(free_memory()) +
-                              " free: " + cudaGetErrorName(error));
+      return nullptr;
+    } else {
+      CUDA_CHECK(error);
     }
+    owned_.push_back(p);
     CUDA_CHECK(cudaMemsetAsync(p, 0, bytes, stream_));
     CUDA_CHECK(cudaStreamSynchronize(stream_));
-    owned_.push_back(p);
-    bytes_ += bytes;
     return p;
   }
 
@@ -99,8 +94,7 @@ class GpuPlace : public Place {
   void* staging_ = nullptr;
   int next_ = 0;
   std::vector<void*> owned_, pinned_;
-  uint8_t* slab_ = nullptr;
-  size_t used_ = 0;
+  Slabs slabs_{[this](size_t bytes) { return allocate(bytes); }};
 };
 
 __global__ void gather_kernel(uint8_t* to, const uint8_t* from, const int32_t* index, size_t row_bytes) {
@@ -245,6 +239,8 @@ void fill(void* to, uint8_t byte, size_t bytes) {
   CUDA_CHECK(cudaMemset(to, byte, bytes));
   CUDA_CHECK(cudaDeviceSynchronize());
 }
+
+void wait(void* stream) { CUDA_CHECK(cudaStreamSynchronize(static_cast<cudaStream_t>(stream))); }
 
 void copy_on_device(void* to, const void* from, size_t bytes, void* stream) {
   CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, static_cast<cudaStream_t>(stream)));

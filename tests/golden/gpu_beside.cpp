@@ -24,6 +24,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <vector>
@@ -35,13 +36,11 @@
 #include "engine/test_support.h"
 #include "models/registry.h"
 #include "prove/prover.h"
-#include "rows_apart.h"
 #include "tensor/gpu.h"
+#include "tensor/rows_apart.h"
 
 namespace mettle {
 namespace {
-
-using testing::RowApart;
 
 // What an op may change, as rows that are compared.
 struct Output {
@@ -177,14 +176,20 @@ class Beside {
   template <class Op>
   using Known = std::vector<One<Op>>;
 
+  void read(void* to, const void* from, size_t bytes, Stream& stream) {
+    if (place_ == nullptr) place_ = gpu::place();
+    gpu::wait(stream.cuda);
+    place_->copy_out(to, from, bytes);
+  }
+
   // The experts of a moe's rows.
-  static std::vector<int32_t> chosen(const MoeArgs& a, Stream& stream) {
+  std::vector<int32_t> chosen(const MoeArgs& a, Stream& stream) {
     std::vector<int32_t> ids(static_cast<size_t>(a.rows * a.problem.top_k));
-    testing::read_device(ids.data(), a.selection.ids, ids.size() * sizeof(int32_t), stream.cuda);
+    read(ids.data(), a.selection.ids, ids.size() * sizeof(int32_t), stream);
     return ids;
   }
   template <class Args>
-  static std::vector<int32_t> chosen(const Args&, Stream&) {
+  std::vector<int32_t> chosen(const Args&, Stream&) {
     return {};
   }
 
@@ -195,8 +200,7 @@ class Beside {
     std::vector<bool> skip;
     if (const Batch* batch = batch_of(args); batch != nullptr) {
       std::vector<int32_t> sequence(static_cast<size_t>(batch->device->rows));
-      testing::read_device(sequence.data(), batch->device->row_sequence, sequence.size() * sizeof(int32_t),
-                           stream.cuda);
+      read(sequence.data(), batch->device->row_sequence, sequence.size() * sizeof(int32_t), stream);
       for (const int32_t s : sequence) skip.push_back(s < 0);
     }
     if constexpr (std::is_same_v<Args, MoeArgs>) {
@@ -212,8 +216,17 @@ class Beside {
     return skip;
   }
 
+  std::span<const RowApart> apart(const Output& o, const void* need, Stream& stream) {
+    if (place_ == nullptr) place_ = gpu::place();
+    if (facts_.second < o.rows)
+      facts_ = {static_cast<RowApart*>(place_->take_shared(static_cast<size_t>(o.rows) * sizeof(RowApart))), o.rows};
+    gpu::rows_apart(o.data, need, o.dtype, o.rows, o.cols, facts_.first, stream.cuda);
+    gpu::wait(stream.cuda);
+    return {facts_.first, static_cast<size_t>(o.rows)};
+  }
+
   void look(const std::string& name, const Output& o, const void* need, const std::vector<bool>& skip, Stream& stream) {
-    const std::vector<RowApart> rows = testing::rows_apart(o.data, need, o.dtype, o.rows, o.cols, stream.cuda);
+    const std::span<const RowApart> rows = apart(o, need, stream);
     Worst& worst = worst_[name + " " + o.name];
     worst.bound = o.bound;
     for (size_t r = 0; r < rows.size(); ++r) {
@@ -242,6 +255,7 @@ class Beside {
   std::tuple<Known<EmbedOp>, Known<JoinOp>, Known<LinearOp>, Known<MoeOp>, Known<AttentionOp>, Known<GdnOp>> known_;
   std::unique_ptr<Place> place_;
   std::array<std::pair<uint8_t*, size_t>, 2> rooms_{};
+  std::pair<RowApart*, int64_t> facts_{};
   std::map<std::string, Worst> worst_;
 };
 
@@ -311,7 +325,6 @@ int run(int argc, char** argv) {
   Beside& beside = Beside::the();
   const auto looking = std::make_shared<std::atomic<bool>>(false);
   Probe probe;
-  probe.layers_beside = true;
   probe.choices = std::make_shared<BesideChoices>(proved_choices(report, options));
   probe.route_steps = looking;  // such steps run kernel by kernel
   probe.on_routes = [](int, int, std::span<const int32_t>) {};
