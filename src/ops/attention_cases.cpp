@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <fmt/format.h>
 
 namespace mettle {
 namespace {
@@ -82,6 +83,27 @@ struct Maker {
     };
     c.k_cache = normal(static_cast<double>(c.weights->raw.k_scale));
     c.v_cache = normal(static_cast<double>(c.weights->raw.v_scale));
+    return c;
+  }
+
+  // `count` sequences of one row each, twins of the first kTwins, whose context blocks they share.
+  AttentionCase make_twins(std::shared_ptr<const AttentionCaseWeights> weights, int count) {
+    std::vector<Length> lengths;
+    for (int i = 0; i < count; ++i) lengths.push_back({1, p.block_size * (i % kTwins)});
+    AttentionCase c = make(fmt::format("decode{}", count), std::move(weights), lengths);
+    c.batch.twins = kTwins;
+    std::vector<char> seen(static_cast<size_t>(c.blocks));
+    for (size_t s = 0; s < c.batch.sequences.size(); ++s) {
+      const size_t context = c.batch.tables[s].size() - 1;
+      for (size_t i = 0; i < context; ++i) {
+        if (s >= kTwins) c.batch.tables[s][i] = c.batch.tables[s % kTwins][i];
+        seen[static_cast<size_t>(c.batch.tables[s][i])] = 1;
+      }
+      for (int64_t i = 0; s >= kTwins && i < p.hidden; ++i)
+        c.x.set(static_cast<int64_t>(s), i, c.x.get(static_cast<int64_t>(s % kTwins), i));
+    }
+    for (int64_t row = 0; row < c.k_cache.rows(); ++row)
+      if (seen[static_cast<size_t>(row / p.block_size)] == 0) c.k_cache.fill_row_nan(row), c.v_cache.fill_row_nan(row);
     return c;
   }
 
@@ -385,6 +407,11 @@ void add_stepped(Maker& m, std::vector<AttentionCase>& out) {
 
 }  // namespace
 
+std::vector<int> case_decode_counts(Layout layout, bool small) {
+  if (layout == Layout::kP64) return {39, 71, 139};
+  return {small ? 71 : 19};
+}
+
 std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t seed, int64_t budget, Layout layout) {
   CaseRandom random(seed);
   Maker m{p, random, layout};
@@ -402,6 +429,10 @@ std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t s
   generic("prefill", {{full ? 70 : 19, 0}});
   generic("chunks", {{full ? 40 : 9, 63}, {5, 1}, {1, 30}, {full ? 17 : 2, 16}});
   generic("short", {{3, 0}, {2, 5}, {1, 9}});
+  for (const int count : case_decode_counts(layout, full)) {
+    out.push_back(m.make_twins(weights, count));
+    out.back().generic = true;
+  }
   if (!full) out.push_back(m.make("past_64", weights, {{66, 3}}));
   out.push_back(m.make("long", weights, {{2, 1500}}));
   out.push_back(m.make("far", weights, {{1, 100'000}}, 1, 8));

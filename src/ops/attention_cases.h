@@ -19,13 +19,24 @@ struct AttentionCaseWeights {
   std::vector<CaseWeight> memory;
 };
 
-// Sequences with their block tables.
+// Sequences with their block tables. `twins`: where there are many sequences of one row, sequence i has the inputs of
+// sequence i % twins (context, states, row of x): the oracle computes the first ones, the others must have their bits,
+// so that every row is looked at however wide the model is. An even number, so that twins of an odd sequence are odd;
+// no part of a tile is a multiple of it. 0: all differ.
 struct CaseBatch {
   std::vector<BatchSequence> sequences;
   std::vector<std::vector<int32_t>> tables;
-  int rows = 0, block_size = 16;
+  int rows = 0, block_size = 16, twins = 0;
   Batch batch() const { return {rows, block_size, sequences}; }
+  // What the oracle computes.
+  Batch judged() const {
+    if (twins == 0) return batch();
+    return {twins, block_size, {sequences.data(), static_cast<size_t>(twins)}};
+  }
 };
+inline constexpr int kTwins = 6;
+// How many sequences are decoded at once: kernels of a GPU change at 17, 33, 65 and 129 rows, those of a CPU at 65.
+std::vector<int> case_decode_counts(Layout layout, bool small);
 
 struct AttentionCase {
   std::string kind;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <fmt/format.h>
 #include <functional>
 
 namespace mettle {
@@ -48,12 +49,13 @@ struct Maker {
   }
 
   GdnCase make(const std::string& kind, std::shared_ptr<const GdnCaseWeights> weights,
-               const std::vector<Length>& lengths, double scale = 1, double state_scale = 0.1) {
+               const std::vector<Length>& lengths, double scale = 1, double state_scale = 0.1, int twins = 0) {
     GdnCase c;
     c.kind = kind;
     c.weights = std::move(weights);
-    // Slots out of order; slot 0 belongs to nobody.
-    c.slots = 2 * static_cast<int>(lengths.size()) + 1;
+    c.batch.twins = twins;
+    // Slots out of order; slot 0 belongs to nobody. Twins start from one state.
+    c.slots = static_cast<int>(lengths.size()) + (twins > 0 ? twins : static_cast<int>(lengths.size())) + 1;
     std::vector<int> slots;
     for (int i = 1; i < c.slots; ++i) slots.push_back(i);
     for (size_t i = slots.size(); i > 1; --i)
@@ -66,7 +68,10 @@ struct Maker {
     for (const Length& l : lengths) {
       BatchSequence s{c.batch.rows, l.q, l.carried ? 100 : 0, nullptr, -1, slots.back()};
       slots.pop_back();
-      if (l.carried) {
+      const size_t number = c.batch.sequences.size();
+      if (twins > 0 && number >= static_cast<size_t>(twins)) {
+        s.state_in = c.batch.sequences[number % static_cast<size_t>(twins)].state_in;
+      } else if (l.carried) {
         s.state_in = l.in_place ? s.state_out : slots.back();
         if (!l.in_place) slots.pop_back();
         for (int64_t ch = 0; ch < channels; ++ch)
@@ -79,6 +84,8 @@ struct Maker {
     }
     c.x = CaseInput(c.batch.rows, p.hidden, dtype_of(p.activation));
     c.x.fill_normal(random, scale);
+    for (int r = twins; twins > 0 && r < c.batch.rows; ++r)
+      for (int64_t i = 0; i < p.hidden; ++i) c.x.set(r, i, c.x.get(r % twins, i));
     return c;
   }
 
@@ -165,9 +172,11 @@ std::vector<GdnCase> gdn_cases(const GdnProblem& p, uint64_t seed, int64_t budge
   out.push_back(m.exact({{1, true}}));
   out.push_back(m.exact({{full ? 70 : 18, true, true}, {5, false}}));
   if (full) out.push_back(m.exact({{129, true}}));
-  // States of many sequences take memory: of small ones as many as need the kernels of 33 rows and more.
-  const bool small = int64_t{p.value_heads} * p.dk * p.dv <= 65'536;
-  generic("many", std::vector<Length>(!full ? 9 : small ? 40 : 19, {1, true}));
+  for (const int count : case_decode_counts(layout, full)) {
+    out.push_back(m.make(fmt::format("decode{}", count), weights,
+                         std::vector<Length>(static_cast<size_t>(count), {1, true}), 1, 0.1, kTwins));
+    out.back().generic = true;
+  }
   return out;
 }
 

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <fmt/format.h>
 #include <map>
+#include <numeric>
 
 #include "ops/attention_cases.h"
 #include "ops/case_rows.h"
@@ -166,9 +167,17 @@ void Trial<AttentionOp>::State::prepare(size_t i, const Backend<AttentionOp>& ba
       state.places.push_back(int64_t{s.block_table[position / problem.block_size]} * problem.block_size +
                              position % problem.block_size);
     }
-  state.rows = case_sample_rows(batch.rows, static_cast<int>(std::max<int64_t>(2 * kOracleWork / work(c), 2)));
+  const Batch judged = c.batch.judged();
+  state.rows = case_sample_rows(judged.rows, static_cast<int>(std::max<int64_t>(2 * kOracleWork / work(c), 2)));
+  if (c.batch.twins > 0) {
+    state.rows.resize(static_cast<size_t>(judged.rows));
+    std::iota(state.rows.begin(), state.rows.end(), 0);
+  }
   // The selector's rotary dims are zero, but its norms are not exact: only what follows the softmax is.
-  state.append = oracle::attention_append(problem, c.weights->raw, batch, c.x.view(), {.numerics = backend.numerics});
+  const TensorView x = c.x.view();
+  state.append =
+      oracle::attention_append(problem, c.weights->raw, judged, {x.data, x.dtype, {judged.rows, problem.hidden}},
+                               {.numerics = backend.numerics});
   context.alive();
 }
 
@@ -201,8 +210,16 @@ void Trial<AttentionOp>::State::judge(size_t i, const Launched& l, const Backend
         examination.fail_with(
             refuse(VerdictCode::kIncompleteWrite, "NaN", "the appended row",
                    fmt::format("an appended row of {} was not written or is not finite", rows == &k ? "k" : "v")));
-  examination.judge_elements("k", state.append.k, k);
-  examination.judge_elements("v", state.append.v, v);
+  const auto appended = static_cast<size_t>(c.batch.judged().rows * width());
+  const std::span<const float> judged_k = std::span(k).first(appended), judged_v = std::span(v).first(appended);
+  examination.judge_elements("k", state.append.k, judged_k);
+  examination.judge_elements("v", state.append.v, judged_v);
+  for (int r = c.batch.judged().rows; r < c.batch.rows; ++r) {
+    const auto row = static_cast<size_t>(r), twin = row % static_cast<size_t>(c.batch.twins);
+    examination.judge_twins("k by places", l.k, cache_row_bytes(), state.places[row], state.places[twin]);
+    examination.judge_twins("v by places", l.v, cache_row_bytes(), state.places[row], state.places[twin]);
+    examination.judge_twins("partial", l.partial, int64_t{problem.hidden} * 4, r, static_cast<int64_t>(twin));
+  }
   std::string caches(reinterpret_cast<const char*>(k.data()), k.size() * sizeof(float));
   caches.append(reinterpret_cast<const char*>(v.data()), v.size() * sizeof(float));
   const auto [at, fresh] = state.partial.try_emplace({std::move(caches), backend.numerics.text()});
@@ -222,8 +239,8 @@ void Trial<AttentionOp>::State::judge(size_t i, const Launched& l, const Backend
   else
     examination.judge_elements("partial", at->second, got, state.rows);
   if (!c.generic) return;
-  examination.collect("k", state.append.k, k);
-  examination.collect("v", state.append.v, v);
+  examination.collect("k", state.append.k, judged_k);
+  examination.collect("v", state.append.v, judged_v);
   examination.collect("partial", at->second, got);
 }
 

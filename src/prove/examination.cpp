@@ -87,6 +87,17 @@ void Examination::judge_same(VerdictCode code, const std::string& what, const st
   }
 }
 
+void Examination::judge_twins(const std::string& what, std::span<const uint8_t> all, int64_t row_bytes, int64_t row,
+                              int64_t twin) const {
+  const auto bytes = static_cast<size_t>(row_bytes);
+  const std::span<const uint8_t> a = all.subspan(static_cast<size_t>(row) * bytes, bytes),
+                                 b = all.subspan(static_cast<size_t>(twin) * bytes, bytes);
+  if (std::memcmp(a.data(), b.data(), bytes) == 0) return;
+  fail_with(refuse(VerdictCode::kRowDependent, "different bits", "the same bits",
+                   fmt::format("{}[row {}] differs at byte {} of {} from row {}, which has the same inputs", what, row,
+                               std::mismatch(a.begin(), a.end(), b.begin()).first - a.begin(), row_bytes, twin)));
+}
+
 void Examination::finish() {
   for (const auto& [what, groups] : groups_) {
     const judge::Groups::Worst worst = groups.worst();

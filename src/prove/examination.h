@@ -41,6 +41,9 @@ class Examination {
   // Bytes of two runs; fails with the code at the first difference.
   void judge_same(VerdictCode code, const std::string& what, const std::vector<uint8_t>& first,
                   const std::vector<uint8_t>& second, int64_t row_bytes, int64_t row_step = 1) const;
+  // Two rows of one output that have the same inputs; fails with kRowDependent unless they have the same bits.
+  void judge_twins(const std::string& what, std::span<const uint8_t> all, int64_t row_bytes, int64_t row,
+                   int64_t twin) const;
   void count(uint64_t comparisons) { entry_.comparisons += comparisons; }
 
   // Group statistics, and that anything was compared at all.

@@ -119,7 +119,7 @@ Trial<GdnOp>::State::Launched Trial<GdnOp>::State::launch(const Backend<GdnOp>& 
 
 // One sequence at a time, spread over the team: they do not see each other.
 oracle::GdnExpected Trial<GdnOp>::State::compute(const GdnCase& c, const oracle::Options& options) const {
-  const Batch batch = c.batch.batch();
+  const Batch batch = c.batch.judged();
   std::vector<oracle::GdnExpected> parts(batch.sequences.size());
   context.team->run([&](int member) {
     for (size_t i = static_cast<size_t>(member); i < parts.size(); i += static_cast<size_t>(context.team->members())) {
@@ -161,7 +161,8 @@ void Trial<GdnOp>::State::judge(size_t i, const Launched& l, const Backend<GdnOp
   const GdnCase& c = cases[i];
   const auto& [general, exact] = expect(i, backend);
   const std::span<const float> conv = floats(l.conv_state), state = floats(l.state);
-  for (size_t s = 0; s < c.batch.sequences.size(); ++s) {
+  const Batch judged = c.batch.judged();
+  for (size_t s = 0; s < judged.sequences.size(); ++s) {
     const int64_t slot = c.batch.sequences[s].state_out;
     const auto own_conv = conv.subspan(static_cast<size_t>(slot * conv_floats()), static_cast<size_t>(conv_floats()));
     const auto own_state =
@@ -180,8 +181,16 @@ void Trial<GdnOp>::State::judge(size_t i, const Launched& l, const Backend<GdnOp
       examination.judge_elements("state" + of, general.state[s], own_state);
     if (c.generic) examination.collect("state", general.state[s], own_state);
   }
-  examination.judge_elements("partial", general.partial, floats(l.partial));
-  if (c.generic) examination.collect("partial", general.partial, floats(l.partial));
+  const std::span<const float> partial =
+      floats(l.partial).first(static_cast<size_t>(judged.rows) * static_cast<size_t>(problem.hidden));
+  examination.judge_elements("partial", general.partial, partial);
+  if (c.generic) examination.collect("partial", general.partial, partial);
+  for (size_t s = judged.sequences.size(); s < c.batch.sequences.size(); ++s) {
+    const BatchSequence &own = c.batch.sequences[s], &twin = c.batch.sequences[s % judged.sequences.size()];
+    examination.judge_twins("conv_state by slots", l.conv_state, conv_floats() * 4, own.state_out, twin.state_out);
+    examination.judge_twins("state by slots", l.state, state_floats() * 4, own.state_out, twin.state_out);
+    examination.judge_twins("partial", l.partial, int64_t{problem.hidden} * 4, own.first_row, twin.first_row);
+  }
 }
 
 template <>
