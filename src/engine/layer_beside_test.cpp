@@ -207,16 +207,23 @@ int64_t move_smallest(T* row, int64_t cols, double sizes) {
 
 // So little of a row's norm that its bound does not tell.
 TEST_F(LayerBesideRules, EachOutputHasABoundOfItsElements) {
-  static int64_t column = -1;
-  Hooks<LinearOp>::behind = [](const LinearArgs& a) { column = move_smallest(a.y.as<float>(), a.problem.out, 0.03); };
-  std::string refused = refusal();  // before the column is told
-  EXPECT_THAT(refused, AllOf(HasSubstr("linear (planted/plain): logits[row 0, column " + std::to_string(column)),
-                             HasSubstr(" of its own and the row's size from the reference")));
-  clear();
-  Hooks<MoeOp>::behind = [](const MoeArgs& a) { column = move_smallest(a.partial.as<float>(), a.problem.hidden, 0.2); };
-  refused = refusal();
-  EXPECT_THAT(refused, AllOf(HasSubstr("moe (planted/plain): partial[row 0, column " + std::to_string(column)),
-                             HasSubstr(" of its own and the row's size from the reference")));
+  static std::vector<int64_t> columns;  // of each call; the first is refused
+  const auto says = [](const std::string& output) {
+    const std::string refused = refusal();
+    ASSERT_FALSE(columns.empty());
+    EXPECT_THAT(refused, AllOf(HasSubstr(output + "[row 0, column " + std::to_string(columns.front()) + "]"),
+                               HasSubstr(" of its own and the row's size from the reference")));
+    clear();
+    columns.clear();
+  };
+  Hooks<LinearOp>::behind = [](const LinearArgs& a) {
+    columns.push_back(move_smallest(a.y.as<float>(), a.problem.out, 0.03));
+  };
+  says("linear (planted/plain): logits");
+  Hooks<MoeOp>::behind = [](const MoeArgs& a) {
+    columns.push_back(move_smallest(a.partial.as<float>(), a.problem.hidden, 0.2));
+  };
+  says("layer 0 moe (planted/plain): partial");
 }
 
 // --- other experts ---
