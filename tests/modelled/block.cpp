@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <utility>
 #include <vector>
 
 namespace modelled {
@@ -16,12 +17,6 @@ namespace {
 constexpr size_t kStack = 64 << 10;
 constexpr int kMostWaits = 50'000'000;
 
-struct Copy {
-  void* to;
-  const void* from;
-  bool ok;
-  size_t bytes;
-};
 struct Thread {
   void* stack_pointer = nullptr;
   std::vector<char> stack;
@@ -166,6 +161,13 @@ void let_others_run(int64_t times) {
 void copy_later(void* to, const void* from, bool ok, size_t bytes) {
   threads[static_cast<size_t>(current)].open.push_back({to, from, ok, bytes});
 }
+void Copy::land() const {
+  if (ok)
+    std::memcpy(to, from, bytes);
+  else
+    std::memset(to, 0, bytes);
+}
+std::vector<Copy> take_open_copies() { return std::exchange(threads[static_cast<size_t>(current)].open, {}); }
 void commit_copies() {
   Thread& t = threads[static_cast<size_t>(current)];
   t.groups.push_back(std::move(t.open));
@@ -174,12 +176,7 @@ void commit_copies() {
 void wait_for_copies(int groups_left) {
   auto& groups = threads[static_cast<size_t>(current)].groups;
   while (static_cast<int>(groups.size()) > groups_left) {
-    for (const Copy& c : groups.front()) {
-      if (c.ok)
-        std::memcpy(c.to, c.from, c.bytes);
-      else
-        std::memset(c.to, 0, c.bytes);
-    }
+    for (const Copy& c : groups.front()) c.land();
     groups.erase(groups.begin());
   }
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
+#include <vector>
 
 namespace modelled {
 
@@ -33,6 +34,14 @@ void let_others_run(int64_t times);
 void copy_later(void* to, const void* from, bool ok, size_t bytes = 16);
 void commit_copies();
 void wait_for_copies(int groups_left);
+struct Copy {
+  void* to;
+  const void* from;
+  bool ok;
+  size_t bytes;
+  void land() const;
+};
+std::vector<Copy> take_open_copies();  // of this thread: not committed, and now somebody else's
 
 // Sixteen words of every lane of the warp, seen by all of it; both calls by all 32 lanes.
 using Words = uint32_t[32][16];

@@ -45,9 +45,15 @@ inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
 // A GPU of three multiprocessors.
-enum { cudaDevAttrMultiProcessorCount, cudaFuncAttributeMaxDynamicSharedMemorySize };
+enum {
+  cudaDevAttrMultiProcessorCount,
+  cudaDevAttrMaxSharedMemoryPerBlockOptin,
+  cudaFuncAttributeMaxDynamicSharedMemorySize
+};
 inline void cudaGetDevice(int* device) { *device = 0; }
-inline void cudaDeviceGetAttribute(int* value, int, int) { *value = 3; }
+inline void cudaDeviceGetAttribute(int* value, int attribute, int) {
+  *value = attribute == cudaDevAttrMultiProcessorCount ? 3 : static_cast<int>(modelled::kSharedBytes) - 1024;
+}
 template <class Kernel>
 void cudaFuncSetAttribute(Kernel*, int, int bytes) {
   if (static_cast<size_t>(bytes) > modelled::kSharedBytes) __builtin_trap();
@@ -55,6 +61,7 @@ void cudaFuncSetAttribute(Kernel*, int, int bytes) {
 
 inline void __syncthreads() { modelled::sync_block(); }
 inline void __syncwarp() { modelled::sync_warp(); }
+inline void __threadfence_block() {}
 template <class T>
 T __shfl_sync(unsigned, T value, int from) {
   return modelled::from_lane(value, from);

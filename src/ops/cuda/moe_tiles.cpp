@@ -9,13 +9,15 @@
 namespace mettle {
 namespace {
 
-// Experts of other formats are not written for `stream`, `held` and `wide`.
+// Experts of other formats are not written for `stream`, `held`, `direct` and `wide`.
 std::vector<Tactic> tactics(const MoeProblem& p, const Device& device) {
   std::vector<Tactic> all = cuda::tile_tactics(device);
   if (p.format != WeightFormat::kNvfp4) return all;
   all.push_back({.name = "stream", .variant = static_cast<int>(cuda::TileEngine::kStream)});
   if (cuda::moe_held_fits(std::max(p.hidden, p.width), device.shared_per_block))
     all.push_back({.name = "held", .variant = static_cast<int>(cuda::TileEngine::kHeld)});
+  if (cuda::moe_direct_fits(std::max(p.hidden, p.width), device.shared_per_block))
+    all.push_back({.name = "direct", .variant = static_cast<int>(cuda::TileEngine::kDirect)});
   if (device.sm == 90 && cuda::wgmma_built() && p.hidden >= 32)  // fewer: no room for its order of x
     all.push_back({.name = "wide", .variant = static_cast<int>(cuda::TileEngine::kWide)});
   return all;

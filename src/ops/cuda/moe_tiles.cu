@@ -141,11 +141,12 @@ void run_pass(const MoeArgs& args, int first, int rows, TileEngine engine, CUstr
   launch({.grid = dim3(1), .block = dim3(1024), .stream = stream}, moe_group_kernel, grouping);
 
   RowGroups groups = {s.groups, s.group_count, moe_most_groups(p, rows, block_rows), s.row_of};
-  const auto products = engine == TileEngine::kStream  ? moe_stream
-                        : engine == TileEngine::kHeld  ? moe_held
-                        : engine == TileEngine::kWide  ? moe_wide
-                        : engine == TileEngine::kWgmma ? wgmma_tiles
-                                                       : mma_tiles;
+  const auto products = engine == TileEngine::kStream   ? moe_stream
+                        : engine == TileEngine::kHeld   ? moe_held
+                        : engine == TileEngine::kDirect ? moe_direct
+                        : engine == TileEngine::kWide   ? moe_wide
+                        : engine == TileEngine::kWgmma  ? wgmma_tiles
+                                                        : mma_tiles;
   products({.weight = view_of(w.experts.front().gate_up),
             .x = engine == TileEngine::kWide ? ordered : x,
             .groups = groups,
