@@ -408,7 +408,7 @@ void add_stepped(Maker& m, std::vector<AttentionCase>& out) {
 }  // namespace
 
 std::vector<int> case_decode_counts(Layout layout, bool small) {
-  if (layout == Layout::kP64) return {39, 71, 139};
+  if (layout == Layout::kP64) return {19, 39, 71, 131};
   return {small ? 71 : 19};
 }
 
@@ -429,10 +429,8 @@ std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t s
   generic("prefill", {{full ? 70 : 19, 0}});
   generic("chunks", {{full ? 40 : 9, 63}, {5, 1}, {1, 30}, {full ? 17 : 2, 16}});
   generic("short", {{3, 0}, {2, 5}, {1, 9}});
-  for (const int count : case_decode_counts(layout, full)) {
-    out.push_back(m.make_twins(weights, count));
-    out.back().generic = true;
-  }
+  for (const int count : case_decode_counts(layout, full)) out.push_back(m.make_twins(weights, count));
+  out.back().generic = true;
   if (!full) out.push_back(m.make("past_64", weights, {{66, 3}}));
   out.push_back(m.make("long", weights, {{2, 1500}}));
   out.push_back(m.make("far", weights, {{1, 100'000}}, 1, 8));

@@ -21,8 +21,8 @@ struct AttentionCaseWeights {
 
 // Sequences with their block tables. `twins`: where there are many sequences of one row, sequence i has the inputs of
 // sequence i % twins (context, states, row of x): the oracle computes the first ones, the others must have their bits,
-// so that every row is looked at however wide the model is. An even number, so that twins of an odd sequence are odd;
-// no part of a tile is a multiple of it. 0: all differ.
+// so that every row is looked at however wide the model is.
+// No tile is a multiple of kTwins. 0: all differ.
 struct CaseBatch {
   std::vector<BatchSequence> sequences;
   std::vector<std::vector<int32_t>> tables;
@@ -35,7 +35,8 @@ struct CaseBatch {
   }
 };
 inline constexpr int kTwins = 6;
-// How many sequences are decoded at once: kernels of a GPU change at 17, 33, 65 and 129 rows, those of a CPU at 65.
+// How many sequences are decoded at once: kernels of a GPU change at 17, 33, 65 and 129 rows, those of a CPU at 65. The
+// last count is launched again and again, the others once: states of a hundred sequences are hundreds of MB.
 std::vector<int> case_decode_counts(Layout layout, bool small);
 
 struct AttentionCase {

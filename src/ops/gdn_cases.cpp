@@ -172,11 +172,10 @@ std::vector<GdnCase> gdn_cases(const GdnProblem& p, uint64_t seed, int64_t budge
   out.push_back(m.exact({{1, true}}));
   out.push_back(m.exact({{full ? 70 : 18, true, true}, {5, false}}));
   if (full) out.push_back(m.exact({{129, true}}));
-  for (const int count : case_decode_counts(layout, full)) {
+  for (const int count : case_decode_counts(layout, full))
     out.push_back(m.make(fmt::format("decode{}", count), weights,
                          std::vector<Length>(static_cast<size_t>(count), {1, true}), 1, 0.1, kTwins));
-    out.back().generic = true;
-  }
+  out.back().generic = true;
   return out;
 }
 

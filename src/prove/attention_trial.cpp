@@ -266,7 +266,7 @@ void Trial<AttentionOp>::prove(const Backend<AttentionOp>& backend, const Tactic
     } else {
       s.judge(i, second, backend, examination);
     }
-    if (c.batch.sequences.size() < 2) continue;
+    if (c.batch.sequences.size() < 2 || c.batch.twins > 0) continue;
     // Rows of one sequence see each other; other sequences must not matter.
     State::Launched beside_nan = s.launch(backend, tactic, c, state, true, 0, nullptr);
     const std::vector<char> odd = odd_sequences(c.batch);

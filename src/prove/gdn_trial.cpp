@@ -68,7 +68,8 @@ Trial<GdnOp>::State::Launched Trial<GdnOp>::State::launch(const Backend<GdnOp>& 
                                                           Examination* examination) const {
   const TrialBatch on_device(context, c.batch.batch());
   const Batch& batch = on_device.batch();
-  CaseInput x = c.x.copy(), conv = c.conv_state.copy(), state = c.state.copy();
+  CaseInput x = c.x.copy();
+  const CaseInput &conv = c.conv_state, &state = c.state;
   for (size_t i = 1; odd_nan && i < batch.sequences.size(); i += 2) {
     const BatchSequence& s = batch.sequences[i];
     for (int r = 0; r < s.q_len; ++r) x.fill_row_nan(s.first_row + r);
@@ -214,7 +215,7 @@ void Trial<GdnOp>::prove(const Backend<GdnOp>& backend, const Tactic& tactic, Ex
     } else {
       s.judge(i, second, backend, examination);
     }
-    if (c.batch.sequences.size() < 2) continue;
+    if (c.batch.sequences.size() < 2 || c.batch.twins > 0) continue;
     const State::Launched beside_nan = s.launch(backend, tactic, c, true, 0, nullptr);
     for (size_t q = 0; q < c.batch.sequences.size(); q += 2) {
       const BatchSequence& sequence = c.batch.sequences[q];
