@@ -116,7 +116,8 @@ void healthy_of(const Problem& problem, uint64_t seed) {
   for (const Backend<Op>* b : all.of<Op>()) {
     if (!b->supports(problem, this_cpu()).ok()) continue;
     const std::vector<Tactic> tactics = b->tactics(problem, this_cpu());
-    const Tactic& t = tactics[seed % tactics.size()];
+    // In turn, also for a number of tactics that divides the number of geometries, which take turns by the seed too.
+    const Tactic& t = tactics[seed / geometries().size() % tactics.size()];
     ProofEntry entry;
     Verdict verdict;
     try {
