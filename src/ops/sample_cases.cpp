@@ -53,6 +53,52 @@ struct Maker {
     ids.resize(static_cast<size_t>(count));
     return ids;
   }
+  // Ids on both sides of where a row may be cut among threads or blocks, ascending.
+  std::vector<int32_t> borders() const {
+    std::set<int32_t> ids = {0, p.usable - 1};
+    const auto add = [&](int64_t first_of_next) {
+      for (const int64_t id : {first_of_next - 1, first_of_next})
+        if (id >= 0 && id < p.usable) ids.insert(static_cast<int32_t>(id));
+    };
+    constexpr int64_t kPiece = 1024;
+    for (int64_t parts = 2; parts <= 4; ++parts)
+      for (int64_t k = 1; k < parts; ++k) {
+        add(p.usable * k / parts);
+        add((p.usable + kPiece - 1) / kPiece * k / parts * kPiece);
+      }
+    return {ids.begin(), ids.end()};
+  }
+  // The borders from one on share the largest logit. Even rows take the first of them, odd ones draw from all.
+  SampleCase ties_at_borders(int rows) {
+    const std::vector<int32_t> ids = borders();
+    SampleCase c = make("ties_at_borders", std::min(rows, static_cast<int>(ids.size())), {});
+    forget(c);
+    for (int r = 0; r < c.rows; ++r) {
+      if (r % 2 == 1) c.bare[static_cast<size_t>(r)].temperature = 1;
+      for (size_t i = static_cast<size_t>(r) * ids.size() / static_cast<size_t>(c.rows); i < ids.size(); ++i)
+        c.logits.set(r, ids[i], 20);
+    }
+    return c;
+  }
+  // One border stays the best after its bias and penalty, and would not if either fell on it twice; the next one would
+  // be the best if either were left out.
+  SampleCase changes_at_borders(int rows) {
+    const std::vector<int32_t> ids = borders();
+    SampleCase c = make("changes_at_borders", std::min(rows, static_cast<int>(ids.size())), {.presence = 0.5f});
+    forget(c);
+    for (int r = 0; r < c.rows; ++r) {
+      const auto at = static_cast<size_t>(r);
+      for (const int32_t id : ids) c.logits.set(r, id, 20.125f);
+      const size_t i = at * ids.size() / static_cast<size_t>(c.rows);
+      const int32_t stays = ids[i], falls = ids[(i + 1) % ids.size()];
+      c.logits.set(r, stays, 21);
+      c.logits.set(r, falls, 21.5f);
+      c.counts[at] = {{std::min(stays, falls), 1, false}, {std::max(stays, falls), 1, false}};
+      c.biases[at] = {{stays, -0.25f}, {falls, -1}};
+      if (falls < stays) std::swap(c.biases[at][0], c.biases[at][1]);
+    }
+    return c;
+  }
   void forget(SampleCase& c) {
     for (auto& list : c.counts) list.clear();
     for (auto& list : c.biases) list.clear();
@@ -139,6 +185,10 @@ std::vector<SampleCase> sample_cases(const SampleProblem& p, uint64_t seed, int 
     s.top_p = r % 2 == 0 ? 1 : 0.5f;
   }
   out.push_back(std::move(mixed));
+  if (m.borders().size() >= 4) {
+    out.push_back(m.ties_at_borders(rows));
+    out.push_back(m.changes_at_borders(rows));
+  }
   return out;
 }
 

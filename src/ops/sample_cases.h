@@ -1,5 +1,5 @@
 // Cases of sample: the random number is an input, so a sweep over it reads out the whole distribution; ties, cuts,
-// penalties, padding above the maximum, non-finite rows.
+// penalties, padding above the maximum, non-finite rows; borders of the slices that threads or blocks may take.
 #pragma once
 #include <string>
 #include <vector>

@@ -27,9 +27,10 @@ std::span<const Fault<Op>> faults_of();
 template <class Op>
 std::span<const Fault<Op>> copies_of();
 
-// Those of the methods for prompts, in files of their own; each list begins with the copy that has none.
+// Those of the other methods, in files of their own; each list begins with the copy that has none.
 std::span<const Fault<AttentionOp>> attention_tiled_faults();
 std::span<const Fault<GdnOp>> gdn_chunked_faults();
+std::span<const Fault<SampleOp>> sample_shared_faults();
 
 // A fault under the name of its backend; the problems of both geometries.
 struct Name {

@@ -286,17 +286,23 @@ constexpr Fault<SampleOp> kFaults[] = {
     {"loops_forever", C::loops_forever},
     {"throws", C::throws},
 };
-constexpr Fault<SampleOp> kCopies[] = {{"copy", copy<F::kNone>}};
 
 }  // namespace
 
 template <>
 std::span<const Fault<SampleOp>> faults_of() {
-  return kFaults;
+  static const std::vector<Fault<SampleOp>> all = [] {
+    std::vector<Fault<SampleOp>> faults(std::begin(kFaults), std::end(kFaults));
+    const auto more = sample_shared_faults().subspan(1);
+    faults.insert(faults.end(), more.begin(), more.end());
+    return faults;
+  }();
+  return all;
 }
 template <>
 std::span<const Fault<SampleOp>> copies_of() {
-  return kCopies;
+  static const std::vector<Fault<SampleOp>> all = {{"copy", copy<F::kNone>}, sample_shared_faults().front()};
+  return all;
 }
 
 }  // namespace mettle::mutants
