@@ -6,6 +6,8 @@
 
 #include <cuda_bf16.h>
 
+#include <type_traits>
+
 #include "ops/cuda/device/ptx.cuh"
 #include "ops/cuda/device/tile_formats.cuh"
 #include "ops/cuda/device/wgmma.cuh"
@@ -39,9 +41,11 @@ struct LinearBulk {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// What a lane reads of two tiles of a unit: the scales of both with the first.
+// What a lane reads of a tile. kEarly: it may be read while products of the fragments before are under way; whoever
+// multiplies what was read as it is must not, for it may be read into registers that these products still take from.
 template <class W>
 struct Lane {
+  static constexpr bool kEarly = !std::is_same_v<W, tiles::Bf16>;
   typename W::Raw raw;
   __device__ __forceinline__ void read(const uint8_t* unit, int unit_tiles, int tile, int, int lane) {
     raw = W::read_unit(unit, unit_tiles, tile, lane);
@@ -51,8 +55,10 @@ struct Lane {
     for (int j = 0; j < 4; ++j) W::fragment(raw, j, fragments[j]);
   }
 };
+// The scales of two tiles come with the first.
 template <>
 struct Lane<tiles::Nvfp4> {
+  static constexpr bool kEarly = true;
   uint4 code;
   uint32_t scales;
   __device__ __forceinline__ void read(const uint8_t* unit, int unit_tiles, int tile, int odd, int lane) {
@@ -68,6 +74,14 @@ struct Lane<tiles::Nvfp4> {
   }
 };
 
+// Nothing that is made of these values stands in front of the wait that stands in front of this.
+template <class T>
+__device__ __forceinline__ void keep_behind(T& value) {
+  static_assert(sizeof(T) % 4 == 0);
+#pragma unroll
+  for (size_t i = 0; i < sizeof(T) / 4; ++i) asm volatile("" : "+r"(reinterpret_cast<uint32_t*>(&value)[i])::"memory");
+}
+
 // A warp's tile rows, one of each piece of 128 rows that the block takes, unit by unit.
 template <class W>
 struct WeightRing {
@@ -77,7 +91,7 @@ struct WeightRing {
   int items, unit_bytes, warp, lane;
   int item, unit = 0;                  // to be asked for next
   int asked = 0, taken = 0, tile = 0;  // units so far; tile of the unit that is being taken
-  Lane<W> own = {};
+  Lane<W> early = {};
 
   __device__ __forceinline__ void ask() {
     if (item >= items) return;
@@ -90,13 +104,24 @@ struct WeightRing {
     ++asked;
     if (++unit == w.units) unit = 0, item += static_cast<int>(gridDim.x);
   }
-  __device__ __forceinline__ void read(int odd) {
+  __device__ __forceinline__ void read(int odd, Lane<W>& to) const {
     const int slot = taken % kSlots;
     if (tile == 0) ptx::barrier_wait(&bar[slot], static_cast<uint32_t>(taken / kSlots & 1));
-    own.read(ring + slot * W::kUnit, w.unit_tiles, tile, odd, lane);
+    to.read(ring + slot * W::kUnit, w.unit_tiles, tile, odd, lane);
   }
-  __device__ __forceinline__ void decode(int odd, uint32_t (&fragments)[4][4]) {
-    own.decode(odd, fragments);
+  // Before and behind the wait for the products of `fragments`.
+  __device__ __forceinline__ void read_early(int odd) {
+    if constexpr (Lane<W>::kEarly) read(odd, early);
+  }
+  __device__ __forceinline__ void take(int odd, uint32_t (&fragments)[4][4]) {
+    if constexpr (Lane<W>::kEarly) {
+      keep_behind(early);
+      early.decode(odd, fragments);
+    } else {
+      Lane<W> now;
+      read(odd, now);
+      now.decode(odd, fragments);
+    }
     if (++tile < w.unit_tiles) return;
     tile = 0;
     ++taken;
@@ -159,8 +184,8 @@ __global__ __launch_bounds__(384, Shape<W, N>::kBlocks) void linear_bulk_kernel(
   uint32_t fragments[2][4][4];
   int stage = 0, before = -1;  // the stage whose products may still be under way
   uint32_t phase = 0;
-  weights.read(0);
-  weights.decode(0, fragments[0]);
+  weights.read_early(0);
+  weights.take(0, fragments[0]);
   for (int item = static_cast<int>(blockIdx.x); item < items; item += static_cast<int>(gridDim.x)) {
     const int at = item * kWarps + warp;
     const bool there = at < a.weight.tiles, last = item + static_cast<int>(gridDim.x) >= items;
@@ -176,11 +201,11 @@ __global__ __launch_bounds__(384, Shape<W, N>::kBlocks) void linear_bulk_kernel(
         for (int j = 0; j < 4; ++j) ptx::wgmma<N>(c, fragments[odd][j], x + 2 * j, k > 0 || odd > 0 || j > 0);
         ptx::wgmma_commit();
         const bool more = odd == 0 || k + 2 < tiles_k || !last;
-        if (more) weights.read(odd ^ 1);
+        if (more) weights.read_early(odd ^ 1);
         ptx::wgmma_wait<1>();
         if (before >= 0 && lane == 0) ptx::barrier_arrive(&empty[before]);
         before = stage;
-        if (more) weights.decode(odd ^ 1, fragments[odd ^ 1]);
+        if (more) weights.take(odd ^ 1, fragments[odd ^ 1]);
         if (++stage == S::kStages) stage = 0, phase ^= 1;
       }
     }
