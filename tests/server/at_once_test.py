@@ -9,6 +9,7 @@ import os
 import shutil
 import sys
 import tempfile
+import threading
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -27,6 +28,42 @@ def option(flag, default):
 SERVERS, ROUNDS = option("--servers", 5), option("--rounds", 1)
 
 
+class Readers:
+    """Reads the files of a folder over and over while servers write there: each is whole at any moment."""
+
+    def __init__(self, folder):
+        self.folder, self.broken, self.seen = folder, [], set()
+        self.stop = threading.Event()
+        self.thread = threading.Thread(target=self.read, daemon=True)
+
+    def read(self):
+        while not self.stop.is_set():
+            for path in (os.path.join(d, name) for d, _, names in os.walk(self.folder) for name in names):
+                self.look_at(path)
+            self.stop.wait(0.02)
+
+    def look_at(self, path):
+        try:
+            s = os.stat(path)
+            version = (path, s.st_ino, s.st_size, s.st_mtime_ns)
+            if version in self.seen or not path.endswith(".json"):
+                return
+            whole = serving.is_whole(path)
+        except FileNotFoundError:  # another one came in its place
+            return
+        self.seen.add(version)
+        if not whole:
+            self.broken.append(path)
+
+    def __enter__(self):
+        self.thread.start()
+        return self
+
+    def __exit__(self, *_):
+        self.stop.set()
+        self.thread.join()
+
+
 class AtOnce(unittest.TestCase):
     def setUp(self):
         self.folder = tempfile.mkdtemp(prefix="mettle-at-once-")
@@ -37,6 +74,8 @@ class AtOnce(unittest.TestCase):
         def start():
             server = serving.Server("--threads", "1", env=env)
             self.addCleanup(server.stop)
+            # Who says ready has proved, loaded and answered before.
+            self.assertIn("canary: ", server.errors())
             return server
 
         with concurrent.futures.ThreadPoolExecutor(SERVERS) as pool:
@@ -63,7 +102,9 @@ class AtOnce(unittest.TestCase):
                 os.mkdir(cache)
                 os.mkdir(temp)
                 env = {"XDG_CACHE_HOME": cache, "TMPDIR": temp}
-                servers = self.start_all(env)
+                with Readers(cache) as readers:
+                    servers = self.start_all(env)
+                self.assertEqual(readers.broken, [], "what a reader saw there was no whole file")
                 self.assertEqual(len({s.port for s in servers}), SERVERS)
                 for server in servers:
                     self.assertEqual(server.request("GET", "/health/ready")[0], 200)
