@@ -69,11 +69,16 @@ class Kill(unittest.TestCase):
         self.mark = str(uuid.uuid4())
         self.env = {**os.environ, "XDG_CACHE_HOME": self.cache, "TMPDIR": self.temp, "KILL_TEST_MARK": self.mark}
 
+    def start(self, arguments):
+        process = subprocess.Popen([serving.PROGRAM] + [a.format(out=self.out) for a in arguments], env=self.env,
+                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.addCleanup(process.wait)
+        self.addCleanup(process.kill)
+        return process
+
     def kill_after(self, arguments, seconds):
         """Starts it, kills it after that time; whether it still ran then."""
-        argv = [serving.PROGRAM] + [a.format(out=self.out) for a in arguments]
-        process = subprocess.Popen(argv, env=self.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-                                   stderr=subprocess.DEVNULL)
+        process = self.start(arguments)
         try:
             process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -95,6 +100,47 @@ class Kill(unittest.TestCase):
                     os.kill(pid, signal.SIGKILL)
                 self.fail(f"{working or left} go on without the parent, which was killed: {after}")
             pause.wait(0.02)
+
+    def hold_pipes(self, pid):
+        """Opens every pipe of a proof child, both ends, until the test is over; how many they are."""
+        held = 0
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as f:
+                if b"--child" not in f.read().split(b"\0"):
+                    return 0
+            for entry in os.listdir(f"/proc/{pid}/fd"):
+                path = f"/proc/{pid}/fd/{entry}"
+                if os.readlink(path).startswith("pipe:"):
+                    self.addCleanup(os.close, os.open(path, os.O_RDWR | os.O_NONBLOCK))
+                    held += 1
+        except OSError:  # it has just ended
+            return 0
+        return held
+
+    def start_with_held_child(self, arguments):
+        """A run and a child of its that is at work and cannot see its end by a pipe: input, results, errors."""
+        pause, end = threading.Event(), time.monotonic() + DEADLINE
+        while time.monotonic() < end:
+            process = self.start(arguments)
+            while process.poll() is None and time.monotonic() < end:
+                for child in serving.children_of(process.pid):
+                    if self.hold_pipes(child) >= 3 and process.poll() is None:
+                        return process, child
+                pause.wait(0.01)
+        self.fail(f"no child of {arguments} was met at work")
+
+    def test_a_child_whose_pipes_stay_open_ends_too(self):
+        """By the signal that its parent's death sends: nothing else tells it."""
+        commands = serving.run_program("--help").stdout
+        for name, (long, _) in COMMANDS.items():
+            with self.subTest(name):
+                if not re.search(rf"(?m)^ +{name} ", commands):
+                    self.skipTest(f"this program has no {name}")
+                process, child = self.start_with_held_child(long)
+                process.kill()
+                process.wait()
+                self.check_nothing_runs(f"{name}, the pipes of child {child} held open")
+                self.check_files(name)
 
     def unnamed_files(self):
         """Whether this file system can hide what is being written; where it cannot, the next writer sweeps."""
@@ -159,10 +205,7 @@ class Kill(unittest.TestCase):
     def test_what_was_proved_before_the_kill_is_not_proved_again(self):
         """Each verdict is kept when it is told: the next start goes on behind the last one."""
         prove = ["prove", "--json", "{out}"]
-        process = subprocess.Popen([serving.PROGRAM] + [a.format(out=self.out) for a in prove], env=self.env,
-                                   stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        self.addCleanup(process.wait)
-        self.addCleanup(process.kill)
+        process = self.start(prove)
         pause = threading.Event()
         while len(self.kept_verdicts()) < 3 and process.poll() is None:
             pause.wait(0.01)
