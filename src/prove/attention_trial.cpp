@@ -9,6 +9,7 @@
 #include "ops/case_rows.h"
 #include "ops/oracle.h"
 #include "prove/replay.h"
+#include "prove/timed_weights.h"
 #include "prove/trial.h"
 
 namespace mettle {
@@ -43,6 +44,7 @@ struct Trial<AttentionOp>::State {
   std::vector<CaseState> states;
   Verdict packing;
   std::pair<int, std::shared_ptr<AttentionCase>> typical;  // of so many rows, for all tactics that are timed
+  std::unique_ptr<TimedWeights<AttentionWeights>> timed;   // of the typical cases, which share them
   int64_t width() const { return int64_t{problem.kv_heads} * problem.head_dim; }
   TensorView cache_view(void* data, const AttentionCase& c) const {
     return {data, problem.cache_dtype(), {c.blocks, problem.block_size, problem.kv_heads, problem.head_dim}};
@@ -294,17 +296,19 @@ std::function<void()> Trial<AttentionOp>::typical_launch(const Backend<Attention
                            s.problem, rows, s.context.timed_sequences(rows), 256, s.context.seed, s.context.layout(),
                            s.typical.second == nullptr ? nullptr : s.typical.second->weights))};
   l->c = s.typical.second;
+  if (s.timed == nullptr)
+    s.timed = std::make_unique<TimedWeights<AttentionWeights>>(l->c->weights->packed, s.context.gpu != nullptr);
   l->batch = std::make_unique<TrialBatch>(s.context, l->c->batch.batch());
   l->partial = Guarded("partial", {rows, s.problem.hidden}, DType::kF32);
   l->ws = Buffer(workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members()));
   return [this, l, &backend, tactic] {
-    const State& st = *state_;
+    State& st = *state_;
     Stream stream = st.context.stream();
     backend.run(tactic,
                 {st.problem,
                  &l->batch->batch(),
                  l->c->x.view(),
-                 &l->c->weights->packed,
+                 st.timed->next(),
                  st.cache_view(l->c->k_cache.view().data, *l->c),
                  st.cache_view(l->c->v_cache.view().data, *l->c),
                  l->partial.view(),

@@ -7,6 +7,7 @@
 #include "ops/gdn_cases.h"
 #include "ops/oracle.h"
 #include "prove/replay.h"
+#include "prove/timed_weights.h"
 #include "prove/trial.h"
 
 namespace mettle {
@@ -21,6 +22,7 @@ struct Trial<GdnOp>::State {
   TrialContext context;
   std::vector<GdnCase> cases;                        // none when nothing is proved
   std::pair<int, std::shared_ptr<GdnCase>> typical;  // of so many rows, for all tactics that are timed
+  std::unique_ptr<TimedWeights<GdnWeights>> timed;   // of the typical cases, which share them
   // Of each case by declaration; [1]: the exact states.
   std::vector<std::map<std::string, std::array<oracle::GdnExpected, 2>>> expected;
   Verdict packing;
@@ -249,17 +251,19 @@ std::function<void()> Trial<GdnOp>::typical_launch(const Backend<GdnOp>& backend
                            s.problem, rows, s.context.timed_sequences(rows), s.context.seed, s.context.layout(),
                            s.typical.second == nullptr ? nullptr : s.typical.second->weights))};
   l->c = s.typical.second;
+  if (s.timed == nullptr)
+    s.timed = std::make_unique<TimedWeights<GdnWeights>>(l->c->weights->packed, s.context.gpu != nullptr);
   l->batch = std::make_unique<TrialBatch>(s.context, l->c->batch.batch());
   l->partial = Guarded("partial", {rows, s.problem.hidden}, DType::kF32);
   l->ws = Buffer(workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members()));
   return [this, l, &backend, tactic] {
-    const State& st = *state_;
+    State& st = *state_;
     Stream stream = st.context.stream();
     backend.run(tactic,
                 {st.problem,
                  &l->batch->batch(),
                  l->c->x.view(),
-                 &l->c->weights->packed,
+                 st.timed->next(),
                  st.conv_view(l->c->conv_state.view().data, *l->c),
                  st.state_view(l->c->state.view().data, *l->c),
                  l->partial.view(),

@@ -4,6 +4,7 @@
 #include "ops/linear_cases.h"
 #include "ops/oracle.h"
 #include "prove/replay.h"
+#include "prove/timed_weights.h"
 #include "prove/trial.h"
 
 namespace mettle {
@@ -41,6 +42,7 @@ struct Trial<LinearOp>::State {
   std::vector<Judged> judged;
   Verdict packing;
   std::shared_ptr<Typical> typical;
+  std::unique_ptr<TimedWeights<PackedMatrix>> timed;
 
   const PackedMatrix& weight_of(size_t i) const { return packed[packed_of[i]]; }
   std::vector<uint8_t> launch(const Backend<LinearOp>& backend, const Tactic& tactic, const LinearCase& c,
@@ -162,11 +164,13 @@ std::function<void()> Trial<LinearOp>::typical_launch(const Backend<LinearOp>& b
     s.typical->x.fill_normal(random);
     s.typical->y = Guarded("y", {rows, s.problem.out}, DType::kF32);
   }
+  if (s.timed == nullptr)
+    s.timed = std::make_unique<TimedWeights<PackedMatrix>>(s.packed.front(), s.context.gpu != nullptr);
   const size_t bytes = workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members());
   return [this, l = s.typical, ws = std::make_shared<Buffer>(bytes), &backend, tactic, rows] {
     State& st = *state_;
     Stream stream = st.context.stream();
-    backend.run(tactic, {st.problem, rows, l->x.view(), &st.packed.front(), l->y.view(), {ws->data(), ws->size()}},
+    backend.run(tactic, {st.problem, rows, l->x.view(), st.timed->next(), l->y.view(), {ws->data(), ws->size()}},
                 stream);
   };
 }

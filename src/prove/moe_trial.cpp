@@ -7,6 +7,7 @@
 #include "ops/moe_cases.h"
 #include "ops/oracle.h"
 #include "prove/replay.h"
+#include "prove/timed_weights.h"
 #include "prove/trial.h"
 
 namespace mettle {
@@ -42,6 +43,7 @@ struct Trial<MoeOp>::State {
   std::vector<CaseState> states;
   Verdict packing;
   std::shared_ptr<Typical> typical;
+  std::unique_ptr<TimedWeights<MoeWeights>> timed;
 
   // Multiply-adds of a row that meets so many experts.
   int64_t work(int64_t experts) const {
@@ -242,6 +244,8 @@ std::function<void()> Trial<MoeOp>::typical_launch(const Backend<MoeOp>& backend
     s.typical->ids = Guarded("ids", {rows, s.problem.top_k}, DType::kI32);
     s.typical->weights = Guarded("weights", {rows, s.problem.top_k}, DType::kF32);
   }
+  if (s.timed == nullptr)
+    s.timed = std::make_unique<TimedWeights<MoeWeights>>(s.cases.front().weights->packed, s.context.gpu != nullptr);
   const size_t bytes = workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members());
   return [this, l = s.typical, ws = std::make_shared<Buffer>(bytes), &backend, tactic, rows] {
     State& st = *state_;
@@ -250,7 +254,7 @@ std::function<void()> Trial<MoeOp>::typical_launch(const Backend<MoeOp>& backend
                 {st.problem,
                  rows,
                  l->x.view(),
-                 &st.cases.front().weights->packed,
+                 st.timed->next(),
                  l->partial.view(),
                  {false, l->ids.view().as<int32_t>(), l->weights.view().as<float>()},
                  {ws->data(), ws->size()}},
