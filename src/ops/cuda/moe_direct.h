@@ -19,7 +19,7 @@ inline constexpr int kMoeDirectWarps = 20;  // of a block
 constexpr int moe_direct_slot_bytes(int tiles_k) { return kMoeDirectRows * 128 * tiles_k; }
 // Groups that fit a block which may have so many bytes.
 constexpr int moe_direct_slots(int tiles_k, size_t shared_per_block) {
-  constexpr size_t kOwn = 256;  // of the kernel itself
+  constexpr size_t kOwn = 512;  // of the kernel itself
   return shared_per_block <= kOwn ? 0
                                   : static_cast<int>(std::min<size_t>(
                                         (shared_per_block - kOwn) / moe_direct_slot_bytes(tiles_k), kMoeDirectSlots));
