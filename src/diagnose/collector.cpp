@@ -1,7 +1,6 @@
 #include "diagnose/collector.h"
 
 #include <algorithm>
-#include <cctype>
 #include <cstdlib>
 #include <cstring>
 
@@ -17,9 +16,13 @@ constexpr int kWatchLines = 1000;  // lines without a time after which a pause c
 constexpr int kLook = 64;          // lines from which it is told whether this is text at all
 constexpr int kTraceIdle = 400;    // lines without a frame after which a traceback counts as cut
 
+bool blank(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+bool upper(char c) { return c >= 'A' && c <= 'Z'; }
+bool digit_or_letter(char c) { return (c >= '0' && c <= '9') || upper(c) || (c >= 'a' && c <= 'z'); }
+
 string_view trimmed(string_view s) {
-  while (!s.empty() && std::isspace(static_cast<unsigned char>(s.front())) != 0) s.remove_prefix(1);
-  while (!s.empty() && std::isspace(static_cast<unsigned char>(s.back())) != 0) s.remove_suffix(1);
+  while (!s.empty() && blank(s.front())) s.remove_prefix(1);
+  while (!s.empty() && blank(s.back())) s.remove_suffix(1);
   return s;
 }
 
@@ -29,31 +32,6 @@ bool is_text(string_view line) {
     const auto byte = static_cast<unsigned char>(c);
     return byte == 0x7f || (byte < 0x20 && string_view("\t\r\x1b\b\f\a").find(c) == string_view::npos);
   });
-}
-
-// A prompt, an answer or a request that is printed: what it says is not about the server.
-const Pattern& echo() {
-  static const Pattern p(
-      R"((?i)received request|\b(prompt|messages|content|input_text|text|user)['"]? ?[:=] ?['"\[]|obj=\w*GenerateReqInput)");
-  return p;
-}
-
-// Help, documentation, and sentences about what would be: the words before the match.
-const Pattern& remark() {
-  static const Pattern p(
-      R"((?i)^\W*(hint|tip|note|notes|usage|help|example|docs?)\b|\bif you (see|get|encounter|hit|run into)\b|\bknown issue|\b(no|without|never|zero|avoids?|prevents?|fix(es|ed)?|simulat\w+|grep(ping)?|watch(ing|es)? for|look(ing)? for|search(ing)? for|checks? for|in case of|unlike|such as|about|mentions?)\b\W*(\w+\W+){0,2}$)");
-  return p;
-}
-
-const Pattern& handled() {
-  static const Pattern p(
-      R"((?i)\b(falling back|fall back|fallback to|skipping|skipped|retrying|will retry|retry \d|ignored|ignoring|recovered|disabling)\b)");
-  return p;
-}
-
-const Pattern& probing() {
-  static const Pattern p(R"((?i)skipping tactic|while profiling|tactic .{0,60}(failed|skipp))");
-  return p;
 }
 
 // KeyboardInterrupt and the like end a program that was asked to end.
@@ -74,11 +52,8 @@ const Pattern& says_error() {
 // "torch.OutOfMemoryError: ...", "AssertionError": the line that ends a traceback.
 bool is_exception(string_view body) {
   size_t n = 0, capitals = 0;
-  while (n < body.size() &&
-         (std::isalnum(static_cast<unsigned char>(body[n])) != 0 || body[n] == '.' || body[n] == '_')) {
-    capitals += std::isupper(static_cast<unsigned char>(body[n])) != 0 ? 1 : 0;
-    ++n;
-  }
+  for (; n < body.size() && (digit_or_letter(body[n]) || body[n] == '.' || body[n] == '_'); ++n)
+    capitals += upper(body[n]) ? 1 : 0;
   return n >= 4 && capitals > 0 &&
          (n == body.size() || body.substr(n, 2) == ": " || (body[n] == ':' && n + 1 == body.size()));
 }
@@ -276,7 +251,7 @@ void Collector::full(string_view clean) {
     return;
   }
   // Some servers write the rank before the first line of a traceback alone.
-  if (head.body.find("Traceback (most recent call last)") != string_view::npos && !head.rank.empty()) {
+  if (!head.rank.empty() && head.body.find("Traceback (most recent call last)") != string_view::npos) {
     if (head.rank != inherited_) inherited_ = std::string(head.rank);  // the view may be of inherited_ itself
     inherited_until_ = seq_ + kChain;
   }
@@ -370,7 +345,8 @@ void Collector::marker(const Marker& m, const NeedleHit& hit, string_view clean,
 }
 
 void Collector::match(string_view clean, const Head& head) {
-  std::vector<string_view> groups;
+  patterns_.begin(clean);
+  std::vector<string_view>& groups = groups_;
   std::sort(candidates_.begin(), candidates_.end());
   candidates_.erase(std::unique(candidates_.begin(), candidates_.end()), candidates_.end());
   bool in_table = false, matched = false;
@@ -386,7 +362,8 @@ void Collector::match(string_view clean, const Head& head) {
     const string_view before = from.substr(0, static_cast<size_t>(groups[0].data() - from.data()));
     matched = true;
     quiet_match_ = quiet_match_ || s.kind == Kind::kNoise || s.kind == Kind::kWrapper;
-    if (s.need != Need::kAnswer && (echo().search(before) || remark().search(before))) continue;
+    if (s.need != Need::kAnswer && (patterns_.search(Guard::kEcho, before) || patterns_.search(Guard::kRemark, before)))
+      continue;
     in_table = in_table || !s.generic;
     record(s, clean, head, groups);
   }
@@ -403,11 +380,10 @@ void Collector::match(string_view clean, const Head& head) {
 
 void Collector::record(const Signature& s, string_view clean, const Head& head, std::vector<string_view>& groups) {
   std::string rank = label(head);
-  // "rank 3 ... exit code -9": the launcher speaks of a rank.
   if (rank.empty() && (s.kind == Kind::kCause || s.kind == Kind::kWrapper)) {
-    static const Pattern named(R"((?i)\b(?:local_)?rank ?[:=]? ?(\d+)\b|\bTP(\d+)\b)");
     std::vector<string_view> number;
-    if (named.search(head.body, &number)) rank = rank_label(number[1].empty() ? number[2] : number[1]);
+    if (patterns_.search(Guard::kNamedRank, head.body, &number))
+      rank = rank_label(number[1].empty() ? number[2] : number[1]);
   }
   if (s.cause == "LEFTOVER_OR_TENANT" && failed() &&
       std::any_of(run().events.begin(), run().events.end(),
@@ -419,8 +395,8 @@ void Collector::record(const Signature& s, string_view clean, const Head& head, 
   e.phase = phase_of(rank_label(head.rank));
   e.level = head.level;
   e.kernel = head.kernel;
-  e.probing = probing().search(clean);
-  e.handled = head.level != Level::kError && handled().search(clean);
+  e.probing = patterns_.search(Guard::kProbing, clean);
+  e.handled = head.level != Level::kError && patterns_.search(Guard::kHandled, clean);
   const std::string key = s.id + '\n' + rank + (e.handled ? "\nh" : "") + (e.probing ? "\np" : "");
   const auto known = index_.find(key);
   size_t at = 0;

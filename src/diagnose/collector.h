@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "diagnose/events.h"
+#include "diagnose/guarded_patterns.h"
 #include "diagnose/needle_scanner.h"
 
 namespace mettle::diagnose {
@@ -69,8 +70,10 @@ class Collector {
   const Table& table_;
   const std::vector<std::vector<NeedleIndex::Owner>>& owners_;
   NeedleScanner scanner_;
+  GuardedPatterns patterns_;
   std::vector<NeedleHit> hits_;
-  std::vector<uint32_t> candidates_;  // signatures whose needle occurs in this line
+  std::vector<std::string_view> groups_;  // of the newest match
+  std::vector<uint32_t> candidates_;      // signatures whose needle occurs in this line
   std::vector<uint32_t> misleads_;
   std::string clean_, json_;
 

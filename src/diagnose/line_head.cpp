@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cstring>
 
 #include "diagnose/line_time.h"
@@ -13,8 +12,14 @@ namespace {
 using std::string_view;
 
 bool digit(char c) { return c >= '0' && c <= '9'; }
-bool word(char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '_' || c == '-' || c == '.'; }
-bool starts(string_view s, string_view with) { return s.substr(0, with.size()) == with; }
+bool upper(char c) { return c >= 'A' && c <= 'Z'; }
+bool lower(char c) { return c >= 'a' && c <= 'z'; }
+bool letter(char c) { return upper(c) || lower(c); }
+bool word(char c) { return letter(c) || digit(c) || c == '_' || c == '-' || c == '.'; }
+// The first byte decides nearly always, without a call.
+bool starts(string_view s, string_view with) {
+  return s.size() >= with.size() && s[0] == with[0] && std::memcmp(s.data(), with.data(), with.size()) == 0;
+}
 
 size_t digits(string_view s) {
   size_t n = 0;
@@ -37,12 +42,19 @@ bool take(string_view& s, string_view what) {
   return true;
 }
 
+// Without it there is no "rank" either.
+bool holds_nk(string_view s) {
+  for (size_t i = 1; i < s.size(); ++i)
+    if ((s[i] | 0x20) == 'k' && (s[i - 1] | 0x20) == 'n') return true;
+  return false;
+}
+
 // "TP0", "DP0 TP3 EP3", "PP1_TP0", "rank=3": the words that name a worker, or empty.
 string_view worker_in(string_view s) {
   size_t begin = string_view::npos, end = 0;
   for (size_t i = 0; i + 2 < s.size(); ++i) {
     const bool kind = (s[i] == 'T' || s[i] == 'P' || s[i] == 'E' || s[i] == 'D') && s[i + 1] == 'P' && digit(s[i + 2]);
-    if (!kind || (i > 0 && std::isalnum(static_cast<unsigned char>(s[i - 1])) != 0)) continue;
+    if (!kind || (i > 0 && (letter(s[i - 1]) || digit(s[i - 1])))) continue;
     if (begin == string_view::npos) begin = i;
     i += 2;
     while (i < s.size() && digit(s[i])) ++i;
@@ -50,6 +62,7 @@ string_view worker_in(string_view s) {
     --i;
   }
   if (begin != string_view::npos) return s.substr(begin, end - begin);
+  if (!holds_nk(s)) return {};
   for (const string_view name : {string_view("rank="), string_view("rank "), string_view("RANK ")}) {
     const size_t at = s.find(name);
     if (at == string_view::npos) continue;
@@ -91,7 +104,7 @@ class HeadParser {
     }
     // NCCL names its GPU after the process: host:123:456 [3] NCCL INFO ...
     if (head_.rank.empty())
-      if (const size_t at = s_.find("] NCCL "); at != string_view::npos && at < 80) {
+      if (const size_t at = s_.substr(0, 80 + 6).find("] NCCL "); at != string_view::npos) {
         const size_t open = s_.rfind('[', at);
         if (open != string_view::npos && digits(s_.substr(open + 1)) == at - open - 1 && at > open + 1)
           head_.rank = s_.substr(open + 1, at - open - 1);
@@ -195,17 +208,16 @@ class HeadParser {
   // INFO 01-02 10:00:00 [file.py:12] text; ERROR: text; I engine: text
   bool level() {
     size_t n = 0;
-    while (n < s_.size() && n < 9 && std::isalpha(static_cast<unsigned char>(s_[n])) != 0) ++n;
+    while (n < s_.size() && n < 9 && letter(s_[n])) ++n;
     const Level found = level_of(s_.substr(0, n));
     if (found == Level::kNone || n == s_.size() || head_.level != Level::kNone) return false;
     string_view rest = s_.substr(n);
     if (rest.front() == ':') {
-      if (std::islower(static_cast<unsigned char>(s_.front())) != 0)
-        return mark(found);  // "error: ..." is the text itself
+      if (lower(s_.front())) return mark(found);  // "error: ..." is the text itself
       rest.remove_prefix(1);
       skip_spaces(rest);
     } else if (rest.front() == ' ') {
-      if (std::islower(static_cast<unsigned char>(s_.front())) != 0) return false;
+      if (lower(s_.front())) return false;
       skip_space(rest);
     } else {
       return false;
@@ -228,6 +240,13 @@ class HeadParser {
     return false;
   }
 
+  // Where " | " stands. Spaces are many, bars few.
+  static size_t bar_of(string_view s) {
+    for (size_t at = s.find('|', 1); at != string_view::npos && at + 1 < s.size(); at = s.find('|', at + 1))
+      if (s[at - 1] == ' ' && s[at + 1] == ' ') return at - 1;
+    return string_view::npos;
+  }
+
   // "vllm-1  | text" of compose, "3: text" of srun
   bool labels() {
     if (const size_t n = digits(s_); n > 0 && n <= 4 && s_.substr(n, 2) == ": ") {
@@ -235,7 +254,7 @@ class HeadParser {
       s_.remove_prefix(n + 2);
       return true;
     }
-    const size_t bar = s_.substr(0, 48).find(" | ");
+    const size_t bar = bar_of(s_.substr(0, 48));
     if (bar == string_view::npos || bar == 0) return false;
     string_view name = s_.substr(0, bar);
     while (!name.empty() && name.back() == ' ') name.remove_suffix(1);
@@ -358,8 +377,7 @@ std::string rank_label(string_view rank) {
   std::string label(rank);
   // Only one kind of parallelism with a number beside zeros: "PP0_TP3" and "TP3 EP3" are rank 3 to everybody.
   size_t workers = 0;
-  for (size_t i = 0; i + 1 < label.size(); ++i)
-    workers += label[i + 1] == 'P' && std::isupper(static_cast<unsigned char>(label[i])) != 0 ? 1 : 0;
+  for (size_t i = 0; i + 1 < label.size(); ++i) workers += label[i + 1] == 'P' && upper(label[i]) ? 1 : 0;
   const size_t tp = label.find("TP");
   if (workers >= 1 && tp != std::string::npos && label.find("PP") == std::string::npos &&
       label.find("DP") == std::string::npos)

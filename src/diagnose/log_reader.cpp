@@ -2,7 +2,9 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <poll.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -21,6 +23,8 @@ namespace {
 constexpr size_t kBlock = size_t{1} << 20;
 constexpr size_t kProbe = 4096;            // bytes that decide whether a file of a folder is text
 constexpr size_t kFilesOfFolder = 10'000;  // more are no logs of one server
+constexpr off_t kMostBytes = off_t{1} << 40;
+constexpr int kWriterSlices = 200, kSlice_ms = 50;  // how long a named pipe without a writer is waited at: 10 s
 
 struct Descriptor {
   int fd;
@@ -35,6 +39,42 @@ size_t read_some(int fd, char* to, size_t size, const std::string& name) {
     if (n >= 0) return static_cast<size_t>(n);
     if (errno != EINTR) fail(Code::kInvalidRequest, fmt::format("{}: cannot be read: {}", name, std::strerror(errno)));
   }
+}
+
+// Devices without an end (/dev/zero), and files of the kernel as large as all memory (/proc/kcore).
+void check_finite(int fd, const std::string& name) {
+  struct stat info;
+  if (fstat(fd, &info) != 0) fail(Code::kInvalidRequest, fmt::format("{}: {}", name, std::strerror(errno)));
+  const bool null_device = S_ISCHR(info.st_mode) && info.st_rdev == makedev(1, 3);
+  if (S_ISBLK(info.st_mode) || (S_ISCHR(info.st_mode) && !null_device && isatty(fd) == 0))
+    fail(Code::kInvalidRequest, fmt::format("{}: must be a log file, a pipe or a folder, is a device", name));
+  if (S_ISREG(info.st_mode) && info.st_size > kMostBytes)
+    fail(Code::kInvalidRequest, fmt::format("{}: must be at most {} bytes, is {}", name, kMostBytes, info.st_size));
+}
+
+void start_waiting(int fd) { fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) & ~O_NONBLOCK); }
+
+// Of a descriptor that was opened without waiting; it waits from then on. A named pipe reads as empty until somebody
+// has opened it for writing.
+size_t read_first(int fd, char* to, size_t size, const std::string& name) {
+  struct stat info;
+  const bool pipe = fstat(fd, &info) == 0 && S_ISFIFO(info.st_mode);
+  for (int slice = 0; pipe; ++slice) {
+    const ssize_t n = read(fd, to, size);
+    if (n > 0) {
+      start_waiting(fd);
+      return static_cast<size_t>(n);
+    }
+    if (n < 0) break;  // a writer is there and silent; or an error, which comes again
+    pollfd state{fd, POLLIN, 0};
+    poll(&state, 1, kSlice_ms);
+    if ((state.revents & (POLLIN | POLLHUP)) != 0) break;  // POLLHUP: a writer was here
+    if (slice == kWriterSlices)
+      fail(Code::kInvalidRequest,
+           fmt::format("{}: nobody opened this pipe for writing within {} s", name, kWriterSlices * kSlice_ms / 1000));
+  }
+  start_waiting(fd);
+  return read_some(fd, to, size, name);
 }
 
 // Unpacks gzip, also several members one after the other, as log rotation leaves them.
@@ -90,15 +130,19 @@ bool is_wide(std::string_view start) {
 LogReader::LogReader(Sink sink, size_t line_limit) : sink_(std::move(sink)), line_limit_(line_limit) {}
 
 void LogReader::read_path(const std::string& path) {
-  if (path == "-") return read_descriptor(0, path, false);
+  if (path == "-") {
+    check_finite(0, path);
+    return read_descriptor(0, path, false);
+  }
   struct stat info;
   if (stat(path.c_str(), &info) != 0)
     fail(Code::kInvalidRequest, fmt::format("{}: must be a log file or a folder: {}", path, std::strerror(errno)));
   if (S_ISDIR(info.st_mode)) return read_folder(path);
-  if (S_ISBLK(info.st_mode) || S_ISSOCK(info.st_mode))
-    fail(Code::kInvalidRequest, fmt::format("{}: must be a log file or a folder, is a device or socket", path));
-  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
+  if (S_ISSOCK(info.st_mode))
+    fail(Code::kInvalidRequest, fmt::format("{}: must be a log file, a pipe or a folder, is a socket", path));
+  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK)};
   if (file.fd < 0) fail(Code::kInvalidRequest, fmt::format("{}: cannot be opened: {}", path, std::strerror(errno)));
+  check_finite(file.fd, path);
   read_descriptor(file.fd, path, false);
 }
 
@@ -126,7 +170,7 @@ void LogReader::read_folder(const std::string& path) {
 
 void LogReader::read_descriptor(int fd, const std::string& name, bool in_folder) {
   const std::unique_ptr<char[]> block(new char[kBlock]);
-  size_t have = read_some(fd, block.get(), kBlock, name);
+  size_t have = fd == 0 ? read_some(fd, block.get(), kBlock, name) : read_first(fd, block.get(), kBlock, name);
   // Pipes hand over a few bytes at a time; the first three decide what this is.
   while (have > 0 && have < 3) {
     const size_t n = read_some(fd, block.get() + have, kBlock - have, name);

@@ -23,8 +23,16 @@ struct NeedleScanner::Tables {
   std::array<uint8_t, 256> column{};
   std::vector<uint64_t> present = std::vector<uint64_t>(kKeys / 64, 0);  // keys that start a needle
   std::vector<uint32_t> first = std::vector<uint32_t>(kKeys + 1, 0);     // per key, into by_key
-  std::vector<uint32_t> by_key;                                          // needles in the order of their keys
-  std::vector<std::string> needles;                                      // in lower case
+  // Needles in the order of their keys. Most are told apart by their last byte, before anything else is touched.
+  struct Entry {
+    uint32_t needle;
+    uint32_t text;  // where it begins in `texts`
+    uint16_t length;
+    char last;
+  };
+  std::vector<Entry> by_key;
+  std::vector<uint64_t> fourth;  // at the first entry of a key: the columns of the bytes that may come next
+  std::string texts;             // in lower case, one after the other
   std::array<char, 256> lower{};
 
   uint32_t key_of(std::string_view s) const {
@@ -41,25 +49,30 @@ NeedleScanner::NeedleScanner(const std::vector<std::string>& needles) : seen_(ne
   uint8_t next = 1;
   for (const std::string& needle : needles) {
     if (needle.size() < 3) fail(Code::kInternal, fmt::format("needle \"{}\": must have 3 bytes or more", needle));
-    t.needles.emplace_back();
+    if (needle.size() > UINT16_MAX) fail(Code::kInternal, fmt::format("needle: {} bytes are too many", needle.size()));
+    t.by_key.push_back({static_cast<uint32_t>(t.by_key.size()), static_cast<uint32_t>(t.texts.size()),
+                        static_cast<uint16_t>(needle.size()), lower(needle.back())});
     for (const char c : needle) {
       const char low = lower(c);
-      t.needles.back() += low;
+      t.texts += low;
       uint8_t& column = t.column[static_cast<uint8_t>(low)];
       if (column == 0) column = next < 63 ? next++ : 63;
       t.column[static_cast<uint8_t>(std::toupper(static_cast<unsigned char>(low)))] = column;
     }
   }
-  for (const std::string& needle : t.needles) {
-    const uint32_t key = t.key_of(needle);
+  const auto key_of = [&t](const Tables::Entry& e) { return t.key_of(std::string_view(t.texts).substr(e.text, 3)); };
+  for (const Tables::Entry& e : t.by_key) {
+    const uint32_t key = key_of(e);
     t.present[key / 64] |= uint64_t{1} << (key % 64);
     ++t.first[key + 1];
   }
   for (size_t key = 0; key < kKeys; ++key) t.first[key + 1] += t.first[key];
-  t.by_key.resize(t.needles.size());
-  for (uint32_t i = 0; i < t.needles.size(); ++i) t.by_key[i] = i;
   std::stable_sort(t.by_key.begin(), t.by_key.end(),
-                   [&](uint32_t a, uint32_t b) { return t.key_of(t.needles[a]) < t.key_of(t.needles[b]); });
+                   [&](const Tables::Entry& a, const Tables::Entry& b) { return key_of(a) < key_of(b); });
+  t.fourth.resize(t.by_key.size(), 0);
+  for (const Tables::Entry& e : t.by_key)
+    t.fourth[t.first[key_of(e)]] |=
+        e.length == 3 ? ~uint64_t{0} : uint64_t{1} << t.column[static_cast<uint8_t>(t.texts[e.text + 3])];
   tables_ = std::move(made);
 }
 
@@ -76,15 +89,18 @@ void NeedleScanner::scan(std::string_view line, std::vector<NeedleHit>& hits) {
 
 void NeedleScanner::verify(std::string_view line, size_t start, uint32_t key, std::vector<NeedleHit>& hits) {
   const Tables& t = *tables_;
+  const char* at = line.data() + start;
+  const size_t room = line.size() - start;
+  if (room > 3 && (t.fourth[t.first[key]] >> t.column[static_cast<uint8_t>(at[3])] & 1) == 0) return;
   for (uint32_t k = t.first[key]; k < t.first[key + 1]; ++k) {
-    const uint32_t needle = t.by_key[k];
-    const std::string& text = t.needles[needle];
-    if (seen_[needle] == scan_ || text.size() > line.size() - start) continue;
-    size_t same = 0;
-    while (same < text.size() && t.lower[static_cast<uint8_t>(line[start + same])] == text[same]) ++same;
-    if (same < text.size()) continue;
-    seen_[needle] = scan_;
-    hits.push_back({needle, static_cast<uint32_t>(start + same)});
+    const Tables::Entry& e = t.by_key[k];
+    if (e.length > room || t.lower[static_cast<uint8_t>(at[e.length - 1])] != e.last) continue;
+    const char* text = t.texts.data() + e.text;
+    uint32_t same = 0;
+    while (same < e.length && t.lower[static_cast<uint8_t>(at[same])] == text[same]) ++same;
+    if (same < e.length || seen_[e.needle] == scan_) continue;
+    seen_[e.needle] = scan_;
+    hits.push_back({e.needle, static_cast<uint32_t>(start + same)});
   }
 }
 

@@ -3,6 +3,7 @@ import gzip
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -60,6 +61,37 @@ class Diagnose(unittest.TestCase):
         code, out, err = self.diagnose("--self-test", self.folder.name)
         self.assertEqual(code, 1)
         self.assertIn("wrong  a.log: must be VRAM_OOM, is KERNEL_FAULT", out)
+
+    def test_what_has_no_end_or_no_writer_ends(self):
+        """Devices, files larger than any log, a pipe that nobody writes to; one with a late writer is read."""
+        for device in ("/dev/zero", "/dev/urandom"):
+            self.assertEqual(self.diagnose(device),
+                             (2, "", f"error: {device}: must be a log file, a pipe or a folder, is a device\n"))
+        with open("/dev/zero", "rb") as zero:
+            r = subprocess.run([serving.PROGRAM, "diagnose", "-"], stdin=zero, capture_output=True, text=True, timeout=300)
+            self.assertEqual((r.returncode, r.stderr),
+                             (2, "error: -: must be a log file, a pipe or a folder, is a device\n"))
+        self.assertEqual(self.diagnose("/dev/null")[::2], self.diagnose(self.write("empty.log", ""))[::2])
+        large = self.write("large.log", "")
+        try:
+            os.truncate(large, (1 << 40) + 1)
+        except OSError:
+            pass  # a file system that holds no such file
+        else:
+            self.assertEqual(self.diagnose(large)[::2],
+                             (2, f"error: {large}: must be at most {1 << 40} bytes, is {(1 << 40) + 1}\n"))
+        pipe = os.path.join(self.folder.name, "pipe")
+        os.mkfifo(pipe)
+        self.assertEqual(self.diagnose(pipe), (2, "", f"error: {pipe}: nobody opened this pipe for writing within 10 s\n"))
+        process = subprocess.Popen([serving.PROGRAM, "diagnose", pipe], stdout=subprocess.PIPE, text=True)
+        with open(pipe, "w") as writer:  # opens when the reader does
+            writer.write("RuntimeError: CUDA error: misaligned address\n")
+        self.assertIn("KERNEL_FAULT", process.communicate(timeout=300)[0])
+        self.assertEqual(process.returncode, 1)
+        process = subprocess.Popen([serving.PROGRAM, "diagnose", pipe], stdout=subprocess.DEVNULL)
+        with open(pipe, "w"):  # and stays silent
+            process.send_signal(signal.SIGINT)
+            self.assertEqual(process.wait(60), -signal.SIGINT)
 
     def test_variants(self):
         count = log_variants.Variants(LOGS, self.folder.name).write(seeds=3)
