@@ -48,6 +48,7 @@ TEST(RowsApart, BitsAreThoseOfTheFirstTensorInTheirColumns) {
   EXPECT_EQ(a[0].bits, a[2].bits);
   EXPECT_NE(of({0.f}, {0.f}, 1)[0].bits, of({-0.f}, {0.f}, 1)[0].bits);
   EXPECT_EQ(of({kNan}, {0.f}, 1)[0].bits, of({kNan}, {1.f}, 1)[0].bits);
+  EXPECT_NE(of({kNan}, {0.f}, 1)[0].bits, of({-kNan}, {0.f}, 1)[0].bits);  // what no step wrote is NaN too
 }
 
 // Every code of the narrow formats, as the conversions have it.
