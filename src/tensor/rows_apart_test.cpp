@@ -36,7 +36,7 @@ TEST(RowsApart, NanIsEqualToTheSameBitsOnly) {
   EXPECT_TRUE(of({kNan, 1}, {kNan, 1}, 1)[0].finite);
   EXPECT_EQ(of({kNan, 1}, {kNan, 1}, 1)[0].difference, 0);
   for (const auto& row : {of({1, kNan, kNan}, {1, 2, 3}, 1)[0], of({1, 2, 3}, {1, INFINITY, 3}, 1)[0],
-                          of({1, INFINITY, 3}, {1, -INFINITY, 3}, 1)[0]}) {
+                          of({1, INFINITY, 3}, {1, -INFINITY, 3}, 1)[0], of({9, kNan, 9}, {1, 2, 3}, 1)[0]}) {
     EXPECT_FALSE(row.finite);
     EXPECT_EQ(row.column, 1);
   }
