@@ -51,8 +51,8 @@ int run(const Arguments& a) {
                     result.units.size(), imported.size(), a.from));
   if (result.out_of_time)
     say(
-        fmt::format("the {:g} s of --budget are used up, {} of {} buckets are done and kept; the next run goes on "
-                    "from there\n",
+        fmt::format("the {:g} s of --budget are used up, {} of {} buckets are done; the next run goes on from those "
+                    "that are kept\n",
                     a.budget, result.units.size(), result.wanted));
   if (!a.out.empty()) {
     write_file_atomically(a.out, tuning_text({here, result.units}));

@@ -15,6 +15,7 @@ struct Context {
   const NvmlFacts& nvml;
   const std::vector<Process>& processes;
   const std::string& hub_cache;
+  const std::string& cache_folder;  // of this program; may be empty
 };
 
 void check_driver(const Context& c, Findings& out);     // library, driver, toolkit, libraries that would be loaded
@@ -25,6 +26,7 @@ void check_memory(const Context& c, Findings& out);     // RAM, huge pages, /dev
 void check_limits(const Context& c, Findings& out);     // ulimits
 void check_ports(const Context& c, Findings& out);      // 8000 and 30000
 void check_hub_cache(const Context& c, Findings& out);  // space
+void check_own_cache(const Context& c, Findings& out);  // whether verdicts and timings can be kept
 
 std::string gib(int64_t bytes);  // "1.5 GiB"
 

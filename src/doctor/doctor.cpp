@@ -38,9 +38,9 @@ Report Doctor::examine() const {
   Report report;
   const NvmlFacts nvml = ask_nvml(options_.nvml);
   const std::vector<Process> processes = all_processes(machine_);
-  const Context context{machine_, nvml, processes, options_.hub_cache};
-  for (const auto check :
-       {check_driver, check_gpus, check_fabric, check_cpu, check_memory, check_limits, check_ports, check_hub_cache})
+  const Context context{machine_, nvml, processes, options_.hub_cache, options_.cache_folder};
+  for (const auto check : {check_driver, check_gpus, check_fabric, check_cpu, check_memory, check_limits, check_ports,
+                           check_hub_cache, check_own_cache})
     check(context, report.findings);
 
   report.leftovers = own_leftovers(machine_, processes);

@@ -57,7 +57,7 @@ class Fake : public testing::Test, public Machine {
   Report examine(const std::string& mood = "", int deadline_ms = 20'000) {
     setenv("FAKE_NVML", mood.c_str(), 1);
     const Doctor doctor({.hub_cache = "/hub",
-                         .cache_folder = "",
+                         .cache_folder = cache_,
                          .nvml = {.library = mood.empty() ? "libnone-of-that-name.so.1" : METTLE_FAKE_NVML,
                                   .deadline_ms = deadline_ms,
                                   .others = others_}},
@@ -95,6 +95,7 @@ class Fake : public testing::Test, public Machine {
   const std::unique_ptr<TemporaryFolder> folder_;
   std::optional<Space> shm_ = Space{int64_t{64} << 30, int64_t{64} << 30},
                        disk_ = Space{int64_t{1} << 42, int64_t{1} << 41};
+  std::string cache_;
   std::vector<std::string> others_ = {"libnone-of-that-name.so.9"};
 };
 
@@ -286,6 +287,23 @@ TEST_F(Doctored, CpuMemoryAndLimits) {
   EXPECT_FINDING(r, "processes", Severity::kOk, "unlimited");
   EXPECT_FINDING(r, "core files", Severity::kInfo, "0 bytes");
   EXPECT_FINDING(r, "core files", Severity::kInfo, "ulimit -c");
+}
+
+TEST_F(Doctored, TheCacheOfProofsCanBeKept) {
+  EXPECT_EQ(find(examine(), "proofs"), nullptr);
+  cache_ = "/home/u/.cache/mettle";
+  write("/home/u/x", "");
+  EXPECT_FINDING(examine(), "proofs", Severity::kOk, "/home/u/.cache/mettle");
+  write("/home/u/.cache", "a file");
+  const Report r = examine();
+  expect_complete(r);
+  EXPECT_FINDING(r, "proofs", Severity::kWarning, "/home/u/.cache is no folder");
+  EXPECT_FINDING(r, "proofs", Severity::kWarning, "XDG_CACHE_HOME");
+  if (geteuid() == 0) return;  // who may write anywhere
+  cache_ = "/shut/mettle";
+  write("/shut/x", "");
+  fs::permissions(at("/shut"), fs::perms::owner_read | fs::perms::owner_exec);
+  EXPECT_FINDING(examine(), "proofs", Severity::kWarning, "/shut cannot be written");
 }
 
 TEST_F(Doctored, PortsAndWhoListens) {

@@ -1,7 +1,9 @@
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <filesystem>
 #include <map>
 #include <set>
 #include <sstream>
@@ -239,6 +241,27 @@ void check_hub_cache(const Context& c, Findings& out) {
     f.why = "a model of 35 billion weights in NVFP4 takes 22 GiB, one of 397 billion 234 GiB";
     f.fix = "HF_HUB_CACHE=/on/a/larger/disk; du -sh the models--* there";
   }
+  out.push_back(std::move(f));
+}
+
+void check_own_cache(const Context& c, Findings& out) {
+  namespace fs = std::filesystem;
+  if (!c.cache_folder.starts_with('/')) return;
+  std::error_code ignored;
+  std::string folder = c.cache_folder;  // or what is above it, where it would be made
+  while (folder.size() > 1 && !fs::exists(c.machine.at(folder), ignored))
+    folder.resize(std::max<size_t>(folder.rfind('/'), 1));
+  const fs::path there = c.machine.at(folder);
+  Finding f{"cache", "proofs", Severity::kOk, c.cache_folder};
+  if (!fs::is_directory(there, ignored))
+    f.value += fmt::format(": {} is no folder", folder);
+  else if (access(there.c_str(), W_OK | X_OK) != 0)
+    f.value += fmt::format(": {} cannot be written", folder);
+  else
+    return out.push_back(std::move(f));
+  f.severity = Severity::kWarning;
+  f.why = "proofs and timings are not kept: every start takes as long as the first";
+  f.fix = "XDG_CACHE_HOME=/a/folder/of/yours";
   out.push_back(std::move(f));
 }
 
