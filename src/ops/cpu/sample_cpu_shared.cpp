@@ -4,6 +4,13 @@
 namespace mettle {
 namespace {
 
+Verdict supports(const SampleProblem& p, const Device& device) {
+  if (cpu::sample_slices(p, 2) < 2)
+    return refuse(VerdictCode::kShapeUnsupported, std::to_string(p.usable) + " ids",
+                  std::to_string(3 * cpu::SampleScratch::kPiece + 1) + " at least: two slices of two pieces");
+  return cpu::cpu_supports(device, {});
+}
+
 void run(const Tactic& tactic, const SampleArgs& a, Stream& stream) {
   reference::Carver carver(a.ws);
   const int slices = cpu::sample_slices(a.problem, reference::members_of(stream));
@@ -25,7 +32,7 @@ extern const Backend<SampleOp> sample_cpu_shared = {
     .name = "cpu_shared",
     .numerics = {},
     .layout = Layout::kNone,
-    .supports = [](const SampleProblem&, const Device& device) { return cpu::cpu_supports(device, {}); },
+    .supports = supports,
     .tactics = [](const SampleProblem&, const Device& device) -> std::vector<Tactic> {
       return {isa_tactics(device).back()};
     },

@@ -183,6 +183,16 @@ TEST_P(SampleCpu, EverySliceIsLookedAt) {
   }
 }
 
+TEST(SampleCpuShared, IsOfferedWhereARowCanBeShared) {
+  EXPECT_TRUE(sample_cpu_shared.supports({3073, 3073}, this_cpu()).ok());
+  const Verdict v = sample_cpu_shared.supports({4000, 3072}, this_cpu());
+  EXPECT_EQ(v.code, VerdictCode::kShapeUnsupported);
+  EXPECT_EQ(v.have, "3072 ids");
+  Device gpu;
+  gpu.kind = DeviceKind::kCuda;
+  EXPECT_EQ(sample_cpu_shared.supports({6144, 6144}, gpu).code, VerdictCode::kIsaMissing);
+}
+
 INSTANTIATE_TEST_SUITE_P(All, SampleCpu, testing::ValuesIn(isa_tactics(this_cpu())),
                          [](const testing::TestParamInfo<Tactic>& info) { return info.param.name; });
 
