@@ -30,6 +30,9 @@ TEST(RowsApart, NormsAndTheWorstElementOfEachRow) {
   EXPECT_EQ(rows[1].column, 3);
   EXPECT_EQ(of({0, 1}, {0, 0}, 1)[0].element, std::numeric_limits<double>::infinity());
   EXPECT_EQ(of({0.f, 2}, {-0.f, 2}, 1)[0].element, 0);
+  const RowApart two = of({9, 2, 1, 1}, {1, 1, 1, 1}, 1)[0];  // the larger of two comes first
+  EXPECT_EQ(two.element, 4);
+  EXPECT_EQ(two.column, 0);
 }
 
 TEST(RowsApart, NanIsEqualToTheSameBitsOnly) {
