@@ -76,8 +76,9 @@ LayerBeside::Room room_of(const Model& model, const Runner::Sizes& sizes, Device
                           int64_t slots, int members) {
   const int rows = most_rows(sizes, kind);
   LayerBeside::Room room;
-  // The head has rows of logits, far fewer than a step's.
-  const int64_t logit_rows = std::max<int64_t>(decode_only(sizes, kind) ? sizes.logit_rows : 4, 4);
+  // The head has rows of logits, far fewer than a step's; a deterministic step on a GPU has all it may have.
+  const bool padded = kind == DeviceKind::kCuda && sizes.deterministic;
+  const int64_t logit_rows = std::max<int64_t>(padded ? sizes.logit_rows : 4, 4);
   for (const AnyProblem& problem : model.problems())
     std::visit(
         [&](const auto& p) {
@@ -354,7 +355,7 @@ void LayerBeside::look(const JoinArgs& a) {
 }
 void LayerBeside::look(const LinearArgs& a) {
   const std::vector<uint64_t> now = bits_of(of_step("x", a.x, 0));
-  const bool every_row = std::ssize(now) > std::ssize(logit_rows_);  // padded: all of the step's
+  const bool every_row = now.size() == x_.bits.size();  // else they were brought together, and padding behind them
   for (size_t i = 0; i < logit_rows_.size() && i < now.size(); ++i) {
     const auto row = every_row ? i : static_cast<size_t>(logit_rows_[i]);
     if (row < x_.bits.size() && now[i] != x_.bits[row])

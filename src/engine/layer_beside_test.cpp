@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <functional>
@@ -16,6 +17,8 @@
 #include "engine/test_support.h"
 #include "engine/watching_choices.h"
 #include "models/registry.h"
+#include "ops/case_weights.h"
+#include "prove/test_problems.h"
 #include "prove/trial.h"
 #include "tensor/place.h"
 
@@ -413,6 +416,43 @@ TEST_F(LayerBesideRules, AStepGoesOnBehindARefusal) {
   Hooks<LinearOp>::behind = [](const LinearArgs& a) { scale(a.y, 2); };
   EXPECT_THAT(refusal(), HasSubstr("layer 0 join (planted/plain): residual is not what"));
   EXPECT_EQ(joins, 2 * Tiny::kLayers + 1);
+}
+
+// As a deterministic step on a GPU has them: five rows filled up to eight, rows 1 and 4 brought together in front of
+// four.
+TEST_F(LayerBesideRules, WantedRowsOfAPaddedStepAreBroughtTogether) {
+  Tiny tiny;
+  LayerBeside beside(*tiny.runner, tiny.choices, 0, 0, {});
+  CaseRandom random(3);
+  const LinearProblem head{.in = 256, .out = 16, .format = WeightFormat::kBf16};
+  const PackedMatrix weight =
+      case_weight(head.format, {head.out}, head.in, CaseFill::kTypical, random, 1).packed(Layout::kTile16);
+  std::vector<float> residual(8 * 256), norm(256, 1), y(4 * 16);
+  for (float& v : residual) v = static_cast<float>(random.normal());
+  std::vector<uint16_t> x(8 * 256), wanted(4 * 256);
+  Buffer ws(1 << 20);
+  Stream stream = tiny.runner->stream();
+  const auto step = [&](const std::array<int, 4>& rows) {
+    beside.begin_step("step", 5, std::array<int32_t, 2>{1, 4}, 1);
+    beside.run<JoinOp>({.problem = tiny_join(0),
+                        .rows = 8,
+                        .residual = {residual.data(), DType::kF32, {8, 256}},
+                        .weight = norm.data(),
+                        .x = {x.data(), DType::kBF16, {8, 256}}},
+                       stream);
+    for (size_t i = 0; i < rows.size(); ++i)
+      std::copy_n(x.begin() + 256 * rows[i], 256, wanted.begin() + 256 * static_cast<int>(i));
+    beside.run<LinearOp>({.problem = head,
+                          .rows = 4,
+                          .x = {wanted.data(), DType::kBF16, {4, 256}},
+                          .weight = &weight,
+                          .y = {y.data(), DType::kF32, {4, 16}},
+                          .ws = {ws.data(), ws.size()}},
+                         stream);
+    return beside.verdict();
+  };
+  EXPECT_TRUE(step({1, 4, 0, 0}).ok()) << beside.verdict().sentence;
+  EXPECT_EQ(step({1, 3, 0, 0}).code, VerdictCode::kOverrun);
 }
 
 // As many steps, from nothing, as the stride is long.

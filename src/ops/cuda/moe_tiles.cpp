@@ -18,7 +18,7 @@ std::vector<Tactic> tactics(const MoeProblem& p, const Device& device) {
     all.push_back({.name = "held", .variant = static_cast<int>(cuda::TileEngine::kHeld)});
   if (cuda::moe_direct_fits(std::max(p.hidden, p.width), device.shared_per_block))
     all.push_back({.name = "direct", .variant = static_cast<int>(cuda::TileEngine::kDirect)});
-  if (device.sm == 90 && cuda::wgmma_built() && p.hidden >= 32)  // fewer: no room for its order of x
+  if (cuda::moe_wide_takes(p, device.sm))
     all.push_back({.name = "wide", .variant = static_cast<int>(cuda::TileEngine::kWide)});
   return all;
 }

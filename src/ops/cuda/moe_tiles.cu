@@ -177,11 +177,23 @@ void run_pass(const MoeArgs& args, int first, int rows, TileEngine engine, CUstr
               stream);
 }
 
+// `direct` reads an expert's weights once for 16 rows; what follows it where experts have more.
+TileEngine engine_of(TileEngine asked, const MoeProblem& p, int rows) {
+  if (asked != TileEngine::kDirect || rows <= kMoeDirectMostRows) return asked;
+  int device = 0, major = 0, minor = 0;
+  CUDA_CHECK(cudaGetDevice(&device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device));
+  return moe_wide_takes(p, 10 * major + minor) ? TileEngine::kWide : TileEngine::kMma;
+}
+
 }  // namespace
 
 void moe_tiles(const MoeArgs& args, TileEngine engine, CUstream_st* stream) {
-  for (int first = 0; first < args.rows; first += kMoeTilesRows)
-    run_pass(args, first, std::min(kMoeTilesRows, args.rows - first), engine, stream);
+  for (int first = 0; first < args.rows; first += kMoeTilesRows) {
+    const int rows = std::min(kMoeTilesRows, args.rows - first);
+    run_pass(args, first, rows, engine_of(engine, args.problem, rows), stream);
+  }
 }
 
 }  // namespace mettle::cuda

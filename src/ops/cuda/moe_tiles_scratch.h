@@ -24,6 +24,9 @@ inline int moe_block_rows(const MoeProblem& p, int rows, TileEngine engine) {
   return average <= 24 ? 32 : average <= 64 ? 64 : 128;
 }
 
+// Narrower x has no room for its order of it.
+inline bool moe_wide_takes(const MoeProblem& p, int sm) { return sm == 90 && wgmma_built() && p.hidden >= 32; }
+
 // There are never more groups of `block_rows` rows: every expert in use has one that is not full.
 inline int moe_most_groups(const MoeProblem& p, int rows, int block_rows) {
   const int pairs = rows * p.top_k;
