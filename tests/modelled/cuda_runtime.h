@@ -44,15 +44,20 @@ inline float2 make_float2(float x, float y) { return {x, y}; }
 inline uint4 make_uint4(uint32_t x, uint32_t y, uint32_t z, uint32_t w) { return {x, y, z, w}; }
 inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
 
-// A GPU of three multiprocessors.
+// A GPU of three multiprocessors, SM90 by what it can do.
 enum {
   cudaDevAttrMultiProcessorCount,
   cudaDevAttrMaxSharedMemoryPerBlockOptin,
+  cudaDevAttrComputeCapabilityMajor,
+  cudaDevAttrComputeCapabilityMinor,
   cudaFuncAttributeMaxDynamicSharedMemorySize
 };
 inline void cudaGetDevice(int* device) { *device = 0; }
 inline void cudaDeviceGetAttribute(int* value, int attribute, int) {
-  *value = attribute == cudaDevAttrMultiProcessorCount ? 3 : static_cast<int>(modelled::kSharedBytes) - 1024;
+  *value = attribute == cudaDevAttrMultiProcessorCount      ? 3
+           : attribute == cudaDevAttrComputeCapabilityMajor ? 9
+           : attribute == cudaDevAttrComputeCapabilityMinor ? 0
+                                                            : static_cast<int>(modelled::kSharedBytes) - 1024;
 }
 template <class Kernel>
 void cudaFuncSetAttribute(Kernel*, int, int bytes) {
