@@ -15,7 +15,6 @@
 
 #include "base/error.h"
 #include "ops/cuda/moe_direct.h"
-#include "ops/cuda/moe_held.h"
 #include "ops/cuda/moe_stream.h"
 #include "ops/cuda/moe_tiles_scratch.h"
 #include "ops/cuda/moe_wide.h"
@@ -61,8 +60,6 @@ std::vector<Engine> engines([[maybe_unused]] const MoeProblem& p, [[maybe_unused
   using cuda::TileEngine;
   all.push_back({"mma", TileEngine::kMma, cuda::mma_tiles});
   all.push_back({"stream", TileEngine::kStream, cuda::moe_stream, kFewRows});
-  if (cuda::moe_held_fits(std::max(p.hidden, p.width), device.shared_per_block))
-    all.push_back({"held", TileEngine::kHeld, cuda::moe_held, kFewRows});
   if (cuda::moe_direct_fits(std::max(p.hidden, p.width), device.shared_per_block))
     all.push_back({"direct", TileEngine::kDirect, cuda::moe_direct, kFewRows});
   if (device.sm == 90 && cuda::wgmma_built()) {

@@ -127,7 +127,7 @@ TEST(CudaProducts, WgmmaIsATacticOfSm90Alone) {
   EXPECT_EQ(cuda::tile_tactics(gpu(90)).back().name, cuda::wgmma_built() ? "wgmma" : "mma");
 }
 
-TEST(CudaProducts, StreamHeldDirectAndWideAreTacticsOfNvfp4ExpertsAlone) {
+TEST(CudaProducts, StreamDirectAndWideAreTacticsOfNvfp4ExpertsAlone) {
   const auto names = [](WeightFormat format, int sm) {
     MoeProblem p = moe();
     p.format = format;
@@ -138,7 +138,6 @@ TEST(CudaProducts, StreamHeldDirectAndWideAreTacticsOfNvfp4ExpertsAlone) {
   EXPECT_EQ(names(WeightFormat::kNvfp4, 80), (std::vector<std::string>{"mma", "stream"}));
   const auto on_90 = names(WeightFormat::kNvfp4, 90);
   EXPECT_NE(std::find(on_90.begin(), on_90.end(), "stream"), on_90.end());
-  // held where two blocks with 16 rows of x fit a multiprocessor.
   const auto offered = [&](const char* name, int hidden, size_t shared, WeightFormat format) {
     MoeProblem p = moe();
     p.hidden = hidden, p.format = format;
@@ -147,11 +146,6 @@ TEST(CudaProducts, StreamHeldDirectAndWideAreTacticsOfNvfp4ExpertsAlone) {
     const std::vector<Tactic> all = cuda_backend<MoeOp>("tiles").tactics(p, d);
     return std::any_of(all.begin(), all.end(), [&](const Tactic& t) { return t.name == name; });
   };
-  EXPECT_TRUE(offered("held", 2048, 227 * 1024, WeightFormat::kNvfp4));
-  EXPECT_FALSE(offered("held", 2048, 227 * 1024, WeightFormat::kBf16));
-  EXPECT_FALSE(offered("held", 2064, 227 * 1024, WeightFormat::kNvfp4));
-  EXPECT_FALSE(offered("held", 2048, 163 * 1024, WeightFormat::kNvfp4));
-  EXPECT_TRUE(offered("held", 1024, 163 * 1024, WeightFormat::kNvfp4));
   // direct where the rows of two groups fit a block.
   EXPECT_TRUE(offered("direct", 3584, 227 * 1024, WeightFormat::kNvfp4));
   EXPECT_FALSE(offered("direct", 3600, 227 * 1024, WeightFormat::kNvfp4));
@@ -169,7 +163,6 @@ TEST(CudaProducts, StreamHeldDirectAndWideAreTacticsOfNvfp4ExpertsAlone) {
   p.experts = 256, p.top_k = 8;
   for (const int rows : {1, 32, 64, 128, 159}) EXPECT_EQ(cuda::moe_block_rows(p, rows, cuda::TileEngine::kStream), 8);
   for (const int rows : {160, 256, 2048}) EXPECT_EQ(cuda::moe_block_rows(p, rows, cuda::TileEngine::kStream), 16);
-  for (const int rows : {1, 256, 2048}) EXPECT_EQ(cuda::moe_block_rows(p, rows, cuda::TileEngine::kHeld), 16);
   for (const int rows : {1, 256, 2048}) EXPECT_EQ(cuda::moe_block_rows(p, rows, cuda::TileEngine::kDirect), 16);
   // As wide an instruction as leaves few experts with a second group.
   for (const auto& [rows, block] : {std::pair{1, 16},

@@ -13,7 +13,6 @@
 namespace mettle {
 namespace cuda {
 
-void model_held_memory();
 void model_direct_memory();
 
 // Not modelled.
@@ -31,8 +30,8 @@ struct Launched {
   std::vector<uint8_t> partial, ids, weights;
 };
 
-Launched launch(const MoeProblem& p, cuda::TileEngine engine, const MoeCase& c, const CaseInput& x,
-                const Launched* given, int pass, Examination& examination) {
+Launched launch(const MoeProblem& p, const MoeCase& c, const CaseInput& x, const Launched* given, int pass,
+                Examination& examination) {
   Guarded partial("partial", {c.rows, p.hidden}, DType::kF32);
   Guarded ids("ids", {c.rows, p.top_k}, DType::kI32), weights("weights", {c.rows, p.top_k}, DType::kF32);
   for (Guarded* g : {&partial, &ids, &weights}) g->prefill(pass);
@@ -50,7 +49,7 @@ Launched launch(const MoeProblem& p, cuda::TileEngine engine, const MoeCase& c, 
                    partial.view(),
                    {given != nullptr, ids.view().as<int32_t>(), weights.view().as<float>()},
                    ws.arm()},
-                  engine, nullptr);
+                  cuda::TileEngine::kDirect, nullptr);
   examination.demand(pass == 0 ? partial.check() : partial.check_guards());
   examination.demand(ids.check_guards());
   examination.demand(ws.check());
@@ -63,11 +62,11 @@ std::vector<float> floats(const std::vector<uint8_t>& bytes) {
   return out;
 }
 
-void prove(const MoeProblem& p, cuda::TileEngine engine, int budget) {
+void prove(const MoeProblem& p, int budget) {
   ThreadTeam team(1);
   ProofEntry entry;
   Examination examination(entry);
-  engine == cuda::TileEngine::kHeld ? cuda::model_held_memory() : cuda::model_direct_memory();
+  cuda::model_direct_memory();
   try {
     for (const MoeCase& c : moe_cases(p, 1, budget, Layout::kP64)) {
       modelled::set_order(static_cast<uint64_t>(c.rows));
@@ -83,7 +82,7 @@ void prove(const MoeProblem& p, cuda::TileEngine engine, int budget) {
         given.weights.resize(narrow.size() * 4);
         std::memcpy(given.weights.data(), narrow.data(), given.weights.size());
       }
-      const Launched first = launch(p, engine, c, c.x, c.given.empty() ? nullptr : &given, 0, examination);
+      const Launched first = launch(p, c, c.x, c.given.empty() ? nullptr : &given, 0, examination);
       const auto* ids = reinterpret_cast<const int32_t*>(first.ids.data());
       const Expected expected = oracle::moe(p, c.weights->raw, c.x.view(), iota_rows(c.rows), ids, options);
       if (c.exact)
@@ -93,7 +92,7 @@ void prove(const MoeProblem& p, cuda::TileEngine engine, int budget) {
       if (!c.generic || c.rows < 2 || !c.given.empty()) continue;
       CaseInput beside = c.x.copy();
       for (int r = 1; r < c.rows; r += 2) beside.fill_row_nan(r);
-      const Launched same_routes = launch(p, engine, c, beside, &first, 1, examination);
+      const Launched same_routes = launch(p, c, beside, &first, 1, examination);
       examination.judge_same(VerdictCode::kRowDependent, "partial", first.partial, same_routes.partial,
                              int64_t{p.hidden} * 4, 2);
     }
@@ -108,13 +107,11 @@ void prove(const MoeProblem& p, cuda::TileEngine engine, int budget) {
 // groups a block than have a place.
 const MoeProblem kSmall = {
     .hidden = 144, .experts = 6, .top_k = 2, .width = 48, .shared_width = 48, .shared_gate = true};
-TEST(ModelledMoe, SmallExpertsPassTheProofWithHeldRows) { prove(kSmall, cuda::TileEngine::kHeld, 90); }
-TEST(ModelledMoe, SmallExpertsPassTheProofWithDirectWeights) { prove(kSmall, cuda::TileEngine::kDirect, 90); }
+TEST(ModelledMoe, SmallExpertsPassTheProof) { prove(kSmall, 90); }
 
 // Units of eight and four tiles, several of them; a shared expert that stands alone.
 const MoeProblem kLarger = {.hidden = 1024, .experts = 3, .top_k = 1, .width = 256, .shared_width = 32};
-TEST(ModelledMoe, LargerUnitsPassTheProofWithHeldRows) { prove(kLarger, cuda::TileEngine::kHeld, 20); }
-TEST(ModelledMoe, LargerUnitsPassTheProofWithDirectWeights) { prove(kLarger, cuda::TileEngine::kDirect, 20); }
+TEST(ModelledMoe, LargerUnitsPassTheProof) { prove(kLarger, 20); }
 
 }  // namespace
 }  // namespace mettle

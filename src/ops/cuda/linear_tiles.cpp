@@ -8,7 +8,7 @@
 namespace mettle {
 namespace {
 
-constexpr int kBulk = static_cast<int>(cuda::TileEngine::kHeld) + 1;  // variant beside those of TileEngine
+constexpr int kBulk = static_cast<int>(cuda::TileEngine::kDirect) + 1;  // variant beside those of TileEngine
 
 #if METTLE_CUDA
 void run(const Tactic& tactic, const LinearArgs& a, Stream& stream) {

@@ -1,9 +1,10 @@
-// Both products of NVFP4 experts that take up to 16 rows each (16 a group; an expert with more has several groups): as
-// moe_held, a group's rows of x are held in shared memory in the order of the fragments, but weights go from memory
-// straight to registers, so that shared memory carries x alone, and a block holds the rows of several groups, so that
-// no warp waits for another at the end of a group. One block a multiprocessor; a warp takes one tile row after the
-// other and asks for the next unit tile by tile, as soon as a tile's registers are free. Sums: float32, k ascending; a
-// row does not depend on others. Deterministic.
+// Both products of NVFP4 experts that take up to 16 rows each (16 a group; an expert with more has several groups). A
+// group's rows of x are held in shared memory in the order of the fragments: moe_stream asks L1 for them anew with
+// every tile row, and 16 rows lie in so many lines that L1, not memory, sets the pace. Weights go from memory straight
+// to registers, so that shared memory carries x alone, and a block holds the rows of several groups, so that no warp
+// waits for another at the end of a group. One block a multiprocessor; a warp takes one tile row after the other and
+// asks for the next unit tile by tile, as soon as a tile's registers are free. Sums: float32, k ascending; a row does
+// not depend on others. Deterministic.
 #pragma once
 #include <algorithm>
 

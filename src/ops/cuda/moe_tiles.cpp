@@ -9,13 +9,11 @@
 namespace mettle {
 namespace {
 
-// Experts of other formats are not written for `stream`, `held`, `direct` and `wide`.
+// Experts of other formats are not written for `stream`, `direct` and `wide`.
 std::vector<Tactic> tactics(const MoeProblem& p, const Device& device) {
   std::vector<Tactic> all = cuda::tile_tactics(device);
   if (p.format != WeightFormat::kNvfp4) return all;
   all.push_back({.name = "stream", .variant = static_cast<int>(cuda::TileEngine::kStream)});
-  if (cuda::moe_held_fits(std::max(p.hidden, p.width), device.shared_per_block))
-    all.push_back({.name = "held", .variant = static_cast<int>(cuda::TileEngine::kHeld)});
   if (cuda::moe_direct_fits(std::max(p.hidden, p.width), device.shared_per_block))
     all.push_back({.name = "direct", .variant = static_cast<int>(cuda::TileEngine::kDirect)});
   if (cuda::moe_wide_takes(p, device.sm))

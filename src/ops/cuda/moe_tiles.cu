@@ -142,7 +142,6 @@ void run_pass(const MoeArgs& args, int first, int rows, TileEngine engine, CUstr
 
   RowGroups groups = {s.groups, s.group_count, moe_most_groups(p, rows, block_rows), s.row_of};
   const auto products = engine == TileEngine::kStream   ? moe_stream
-                        : engine == TileEngine::kHeld   ? moe_held
                         : engine == TileEngine::kDirect ? moe_direct
                         : engine == TileEngine::kWide   ? moe_wide
                         : engine == TileEngine::kWgmma  ? wgmma_tiles

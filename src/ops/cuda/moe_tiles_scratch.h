@@ -6,7 +6,6 @@
 #include "ops/cuda/mma_tiles.h"
 #include "ops/cuda/moe_direct.h"
 #include "ops/cuda/moe_few_rows_scratch.h"
-#include "ops/cuda/moe_held.h"
 #include "ops/cuda/moe_stream.h"
 #include "ops/cuda/moe_tiles.h"
 #include "ops/cuda/moe_wide.h"
@@ -17,7 +16,6 @@ namespace mettle::cuda {
 inline int moe_block_rows(const MoeProblem& p, int rows, TileEngine engine) {
   const int64_t average = int64_t{rows} * p.top_k / p.experts;
   if (engine == TileEngine::kStream) return average <= 4 ? kMoeStreamLeastRows : kMoeStreamMostRows;
-  if (engine == TileEngine::kHeld) return kMoeHeldRows;
   if (engine == TileEngine::kDirect) return kMoeDirectRows;
   if (engine == TileEngine::kWide) return moe_wide_rows(average);
   if (engine == TileEngine::kWgmma) return average <= 64 ? 64 : average <= 128 ? 128 : 256;
