@@ -454,11 +454,11 @@ std::vector<AttentionCase> attention_cases(const AttentionProblem& p, uint64_t s
 
 AttentionCase attention_typical_case(const AttentionProblem& p, int rows, int sequences, int context, uint64_t seed,
                                      Layout layout, std::shared_ptr<const AttentionCaseWeights> weights) {
-  CaseRandom random(seed);
+  CaseRandom of_weights(seed), random(seed + 1);  // the inputs are the same whether weights are given or not
+  if (weights == nullptr) weights = Maker{p, of_weights, layout}.typical();
   Maker m{p, random, layout};
   std::vector<Length> lengths;
   for (int i = 0; i < sequences; ++i) lengths.push_back({rows * (i + 1) / sequences - rows * i / sequences, context});
-  if (weights == nullptr) weights = m.typical();
   return m.make("typical", std::move(weights), lengths, 1, 4);
 }
 

@@ -181,10 +181,10 @@ std::vector<GdnCase> gdn_cases(const GdnProblem& p, uint64_t seed, int64_t budge
 
 GdnCase gdn_typical_case(const GdnProblem& p, int rows, int sequences, uint64_t seed, Layout layout,
                          std::shared_ptr<const GdnCaseWeights> weights) {
-  CaseRandom random(seed);
+  CaseRandom of_weights(seed), random(seed + 1);  // the inputs are the same whether weights are given or not
+  if (weights == nullptr) weights = Maker{p, of_weights, layout}.typical();
   Maker m{p, random, layout};
   // One state is drawn, the others are its copies: what is timed does not ask for more, and there may be hundreds.
-  if (weights == nullptr) weights = m.typical();
   GdnCase c = m.make("typical", std::move(weights), {{rows, true, true}});
   const auto from = static_cast<int64_t>(c.batch.sequences.front().state_in);
   const auto copies = [&](const CaseInput& one) {
