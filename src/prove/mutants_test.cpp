@@ -279,6 +279,12 @@ void attention_v_not_appended(const Tactic& t, const AttentionArgs& a, Stream& s
   right<AttentionOp>(t, a, s);
   std::memcpy(a.v_cache.data, before.data(), before.size());
 }
+// Of 65 sequences and more, the first of the second 64: neither among those that the oracle computes.
+template <class Op>
+void sequence_64(const Tactic& t, const typename Op::Args& a, Stream& s) {
+  right<Op>(t, a, s);
+  if (a.batch->sequences.size() > 64) a.partial.template as<float>()[int64_t{64} * a.problem.hidden] *= 1.5f;
+}
 // Reads norms and frequencies that were changed; the packed matrices are views.
 template <void (*Change)(std::vector<float>& q_norm, std::vector<float>& inv_freq)>
 void attention_with(const Tactic& t, const AttentionArgs& a, Stream& s) {
@@ -348,6 +354,12 @@ void gdn_conv_history_stale(const Tactic& t, const GdnArgs& a, Stream& s) {
 void gdn_writes_a_foreign_slot(const Tactic& t, const GdnArgs& a, Stream& s) {
   right<GdnOp>(t, a, s);
   a.state.as<float>()[3] = 0;  // slot 0 belongs to nobody
+}
+void gdn_state_of_sequence_64(const Tactic& t, const GdnArgs& a, Stream& s) {
+  right<GdnOp>(t, a, s);
+  if (a.batch->sequences.size() <= 64) return;
+  const int64_t per_slot = int64_t{a.problem.value_heads} * a.problem.dk * a.problem.dv;
+  a.state.as<float>()[a.batch->sequences[64].state_out * per_slot] += 1;
 }
 void gdn_eps(const Tactic& t, const GdnArgs& a, Stream& s) {
   GdnArgs other = a;
@@ -450,6 +462,7 @@ constexpr Plan<AttentionOp> kAttention[] = {
     {"gate_missing", attention_gate_missing, kWrongOutput},
     {"writes_a_foreign_block", attention_writes_a_foreign_block, kOverrun},
     {"v_not_appended", attention_v_not_appended, kIncompleteWrite},
+    {"sequence_64", sequence_64<AttentionOp>, kRowDependent},
     {"rope_table", attention_with<attention_rope_table>, kWrongOutput},
     {"scale", attention_with<attention_scale>, kWrongOutput, Rounds::kBf16},
     {"slowest_pair", attention_with<attention_slowest_pair>, kWrongOutput, Rounds::kBf16},
@@ -460,6 +473,8 @@ constexpr Plan<GdnOp> kGdn[] = {
     {"state_bf16", gdn_state_bf16, kWrongOutput},
     {"conv_history_stale", gdn_conv_history_stale, kWrongOutput},
     {"writes_a_foreign_slot", gdn_writes_a_foreign_slot, kOverrun},
+    {"sequence_64", sequence_64<GdnOp>, kRowDependent},
+    {"state_of_sequence_64", gdn_state_of_sequence_64, kRowDependent},
     {"eps", gdn_eps, kWrongOutput},
 };
 constexpr Plan<SampleOp> kSample[] = {
