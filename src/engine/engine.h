@@ -31,7 +31,7 @@ struct EngineOptions {
   int tp_size = 1;
   int context_length = 0;    // 0: the model's, limited by memory
   int max_running = 64;      // sequences in one step
-  int step_tokens = 512;     // rows of one step: decode rows first, the rest prefill chunks
+  int step_tokens = 0;       // rows of one step: decode rows first, the rest prefill chunks; 0: see step_rows()
   int64_t cache_tokens = 0;  // paged cache capacity in tokens; 0: from cache_bytes
   int64_t cache_bytes = 0;   // for paged blocks and state slots; 0: 1 GiB on a CPU, most of what is free on a GPU
   Activation activation = Activation::kBf16;

@@ -39,6 +39,23 @@ TEST(Memory, PlanThatDoesNotFitIsRefusedWithItsParts) {
   }
 }
 
+TEST(StepRows, LongOnAGpuWithRoomAndAsAskedForOtherwise) {
+  const auto rows = [](int asked, DeviceKind device, int64_t room, bool deterministic = false, int max_running = 64) {
+    EngineOptions options;
+    options.step_tokens = asked, options.deterministic = deterministic, options.max_running = max_running;
+    return step_rows(options, device, room, [](int n) { return int64_t{n} * 1000; });
+  };
+  EXPECT_EQ(rows(0, DeviceKind::kCuda, 16 * 2048 * 1000), 2048);
+  EXPECT_EQ(rows(0, DeviceKind::kCuda, 16 * 2048 * 1000 - 1), 512);
+  EXPECT_EQ(rows(0, DeviceKind::kCuda, -1), 512);
+  EXPECT_EQ(rows(0, DeviceKind::kCpu, int64_t{1} << 40), 512);
+  EXPECT_EQ(rows(7, DeviceKind::kCuda, int64_t{1} << 40), 7);
+  EXPECT_EQ(rows(7, DeviceKind::kCpu, 0), 7);
+  // A whole chunk of 64 rows beside those that decode.
+  EXPECT_EQ(rows(0, DeviceKind::kCuda, int64_t{1} << 40, true), 512);
+  EXPECT_EQ(rows(0, DeviceKind::kCpu, 0, true, 449), 513);
+}
+
 TEST(DeviceOptions, WhatAGpuDoesNotDoIsRefusedByName) {
   const auto refusal = [](auto change, DeviceKind device) {
     EngineOptions options;

@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "base/log.h"
+#include "engine/scheduler.h"
 
 namespace mettle {
 namespace {
@@ -27,6 +28,14 @@ void check_device_options(const EngineOptions& options, DeviceKind device) {
   if (device == DeviceKind::kCpu) return;
   if (options.tp_size > 1)
     fail(Code::kUnsupported, fmt::format("tp_size: must be 1 on a GPU, got {}", options.tp_size));
+}
+
+int step_rows(const EngineOptions& options, DeviceKind device, int64_t room,
+              const std::function<int64_t(int rows)>& scratch_bytes) {
+  constexpr int kShort = 512, kLong = 2048;
+  if (options.step_tokens != 0) return options.step_tokens;
+  if (options.deterministic) return std::max(kShort, options.max_running + kChunkGrid);
+  return device == DeviceKind::kCuda && scratch_bytes(kLong) <= room / 16 ? kLong : kShort;
 }
 
 std::string formats_text(const EngineOptions& options, const ModelInfo& info) {

@@ -35,7 +35,8 @@ void check_options(const EngineOptions& o) {
   check_option("context_length", o.context_length, 0, 1 << 24);
   check_option("max_running", o.max_running, 1, 4096);
   // A deterministic step always has room for one whole chunk beside the decode rows.
-  check_option("step_tokens", o.step_tokens, o.deterministic ? o.max_running + kChunkGrid : 1, 1 << 16);
+  if (o.step_tokens != 0)
+    check_option("step_tokens", o.step_tokens, o.deterministic ? o.max_running + kChunkGrid : 1, 1 << 16);
   check_option("cache_tokens", o.cache_tokens, 0, int64_t{1} << 40);
   check_option("cache_bytes", o.cache_bytes, 0, int64_t{1} << 50);
   check_option("max_waiting", o.max_waiting, 1, 1 << 20);
@@ -150,7 +151,7 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   info.prove_seconds = seconds_since(prove_start);
 
   MemoryPlan plan{.weights = ranks.weights, .available = available};
-  StepLimits limits{.rows = options.step_tokens, .logit_rows = options.max_running, .team_members = threads_per_rank};
+  StepLimits limits{.rows = 1, .logit_rows = options.max_running, .team_members = threads_per_rank};
   const auto scratch = [&] {
     int64_t bytes = int64_t{limits.logit_rows} * model.vocab * static_cast<int64_t>(sizeof(float));
     for (const auto& rank : ranks.models) bytes += static_cast<int64_t>(rank->scratch_bytes(limits));
@@ -174,6 +175,10 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
     }
     return bytes;
   };
+  limits.rows = step_rows(options, device.kind, available - ranks.weights.total(), [&](int rows) {
+    limits.rows = rows;  // what scratch() counts
+    return scratch();
+  });
   int64_t cache_bytes = options.cache_bytes;
   if (cache_bytes == 0)
     cache_bytes = on_gpu ? std::max(plan.available * 9 / 10 - plan.weights.total() - scratch(), int64_t{1} << 20)
@@ -182,9 +187,10 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   limits.logit_rows = plan.caches.max_running;
   plan.scratch_bytes = scratch();
   info.plan = fmt::format(
-      "plan of {}: {}, {} layers, {} activations, {} ranks of {} threads, context {}\n{}{}backends\n{}", folder.name,
-      model.architecture, model.layers, name_of(options.activation), options.tp_size, threads_per_rank,
-      plan.caches.context, formats_text(options, model), plan.text(), parts.choices->text());
+      "plan of {}: {}, {} layers, {} activations, {} ranks of {} threads, context {}, steps of {} "
+      "rows\n{}{}backends\n{}",
+      folder.name, model.architecture, model.layers, name_of(options.activation), options.tp_size, threads_per_rank,
+      plan.caches.context, limits.rows, formats_text(options, model), plan.text(), parts.choices->text());
   log::info("{}", info.plan);
   check_memory(plan);
   if (options.kv_cache == CacheFormat::kE4M3 && model.scaled_layers < model.attention_layers)
@@ -228,11 +234,11 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   info.dummy_weights = source->is_dummy();
 
   parts.scheduler = {.max_running = plan.caches.max_running,
-                     .step_tokens = options.step_tokens,
+                     .step_tokens = limits.rows,
                      .block_size = kBlockSize,
                      .needs_slots = plan.caches.slots > 0,
                      .deterministic = options.deterministic,
-                     .whole_chunk = repeats == Repeats::kOneShape ? options.step_tokens : 0,
+                     .whole_chunk = repeats == Repeats::kOneShape ? limits.rows : 0,
                      .blocks = plan.caches.blocks,
                      .slots = plan.caches.slots,
                      .max_waiting = options.max_waiting};
