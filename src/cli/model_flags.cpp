@@ -193,7 +193,8 @@ void add_model_flags(CLI::App& app, ModelFlags& o) {
   app.add_option("--max-running-requests,--max-num-seqs", e.max_running, "sequences in one step")
       ->check(CLI::Range(1, 4096))
       ->capture_default_str();
-  app.add_option("--chunked-prefill-size,--max-num-batched-tokens", e.step_tokens, "rows of one step, decoding first; 0: 512, on a GPU with room 2048")
+  app.add_option("--chunked-prefill-size,--max-num-batched-tokens", e.step_tokens,
+                 "rows of one step, decoding first; 0: 512, on a GPU with room 2048")
       ->check(CLI::Range(0, 65536))
       ->capture_default_str();
   app.add_option("--max-total-tokens", o.max_total_tokens,
