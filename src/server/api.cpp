@@ -88,6 +88,7 @@ void Api::dispatch(Call& call) {
     break;
   }
   if (found == nullptr || !found->open) check_host(call.request);
+  if (path == "*") allowed = "GET, HEAD, POST, OPTIONS";  // OPTIONS of the server itself
   if (allowed.empty())
     throw ApiRefusal{{404, fmt::format("no such path: {} {}", method, path.substr(0, 200)), {}, "not_found"}, {}};
   if (method == "OPTIONS") return answer(call, {.status = 204, .content_type = "", .headers = {{"Allow", allowed}}});

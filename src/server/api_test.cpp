@@ -336,6 +336,12 @@ TEST_F(ApiTest, ModelsTokensHealthMetricsPlan) {
   HttpClient client(server->port());
   client.send("OPTIONS /v1/models HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_NE(client.read_answer().headers.find("Allow: GET, HEAD, OPTIONS"), std::string::npos);
+  for (const char* itself : {"*", "http://x"}) {
+    client.send("OPTIONS " + std::string(itself) + " HTTP/1.1\r\nHost: x\r\n\r\n");
+    const auto of_the_server = client.read_answer();
+    EXPECT_EQ(of_the_server.status, 204) << itself;
+    EXPECT_NE(of_the_server.headers.find("Allow: GET, HEAD, POST, OPTIONS\r\n"), std::string::npos) << itself;
+  }
   client.send("HEAD /health HTTP/1.1\r\nHost: x\r\n\r\n");
   EXPECT_EQ(client.read_answer(true).status, 200);
   engine->break_down("device lost");
@@ -374,6 +380,15 @@ TEST_F(ApiTest, WithoutAKeyOnlyHostsThatNoWebsiteHas) {
     EXPECT_NE(answer.body.find("permission_error"), std::string::npos) << answer.body;
   }
   EXPECT_EQ(status("/health/live", "rebound.example").status, 200);
+  // An absolute target names the host; the field beside it says nothing then.
+  EXPECT_EQ(status("http://localhost:30000/v1/models", "rebound.example").status, 200);
+  EXPECT_EQ(status("http://rebound.example:30000/health", "rebound.example").status, 200);
+  for (const char* target : {"http://rebound.example:30000/v1/models",
+                             "http://127.0.0.1.rebound.example:30000/v1/models", "HTTP://rebound.example:30000"}) {
+    const auto answer = status(target, "localhost:30000");
+    EXPECT_EQ(answer.status, 403) << target;
+    EXPECT_NE(answer.body.find("rebound.example:30000"), std::string::npos) << answer.body;
+  }
   server->stop();
   start({});
   EXPECT_EQ(status("/v1/models", "rebound.example").status, 200) << "a server that listens to others, or has a key";

@@ -1,4 +1,4 @@
-// The only file that knows Boost: Beast reads the requests, Asio carries the connections.
+// Connections, carried by Asio; requests are read by Beast (http_read.cpp). Nothing else of the program knows Boost.
 #include "server/http.h"
 
 #include <poll.h>
@@ -18,9 +18,7 @@
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <boost/beast/core/tcp_stream.hpp>
-#include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/read.hpp>
-#include <boost/beast/http/string_body.hpp>
 #include <condition_variable>
 #include <future>
 #include <mutex>
@@ -32,6 +30,7 @@
 #include "base/log.h"
 #include "server/api_error.h"
 #include "server/http_fields.h"
+#include "server/http_read.h"
 
 namespace mettle {
 namespace {
@@ -43,7 +42,6 @@ using tcp = net::ip::tcp;
 using boost::system::error_code;
 using namespace boost::asio::experimental::awaitable_operators;
 
-using Parser = http::request_parser<http::string_body>;
 using Strand = net::strand<net::io_context::executor_type>;
 using Stream = beast::basic_stream<tcp, Strand>;
 constexpr auto kAwait = net::as_tuple(net::use_awaitable);
@@ -51,62 +49,10 @@ constexpr size_t kWritePiece = size_t{64} << 10;
 constexpr std::chrono::milliseconds kPeerPoll{200};
 constexpr std::chrono::milliseconds kLinger{5'000};
 
-std::string text_of(boost::beast::string_view text) { return {text.data(), text.size()}; }
-
-void limit(Parser& parser, const HttpOptions& options) {
-  parser.header_limit(static_cast<uint32_t>(options.header_limit));
-  parser.body_limit(options.body_limit);
-}
-
-HttpRequest take_request(Parser& parser) {
-  auto& message = parser.get();
-  HttpRequest request;
-  request.method = text_of(message.method_string());
-  const std::string target = text_of(message.target());
-  const size_t question = target.find('?');
-  request.path = target.substr(0, question);
-  if (question != std::string::npos) request.query = target.substr(question + 1);
-  request.host = text_of(message[http::field::host]);
-  request.authorization = text_of(message[http::field::authorization]);
-  request.content_type = text_of(message[http::field::content_type]);
-  request.content_encoding = text_of(message[http::field::content_encoding]);
-  request.body = std::move(message.body());
-  return request;
-}
-
-// What a client is told about a request that could not be read; nothing when it just left.
-std::optional<ApiError> read_failure(const error_code& ec, const HttpOptions& options) {
-  if (ec == http::error::body_limit)
-    return ApiError{413, "body: at most " + std::to_string(options.body_limit) + " bytes", {}, "body_too_large"};
-  if (ec == http::error::header_limit)
-    return ApiError{431, "header: at most " + std::to_string(options.header_limit) + " bytes", {}, "header_too_large"};
-  if (ec == http::error::end_of_stream || ec == http::error::partial_message) return std::nullopt;
-  if (ec.category() == http::make_error_code(http::error::bad_method).category())
-    return ApiError{400, "not an HTTP request: " + ec.message(), {}, "bad_http"};
-  return std::nullopt;
-}
-
-// Where a body in an unknown transfer coding ends cannot be told, nor then where the next request begins; what was
-// packed before it was cut into chunks cannot be read.
-bool has_unreadable_body(const Parser& parser) {
-  const size_t codings = parser.get().count(http::field::transfer_encoding);
-  return codings > 1 || (codings == 1 && !beast::iequals(parser.get()[http::field::transfer_encoding], "chunked"));
-}
-
-// RFC 9112 3.2: whoever answers to several names could otherwise not tell which one was meant.
-std::optional<ApiError> host_failure(const Parser& parser) {
-  const auto& message = parser.get();
-  const size_t hosts = message.count(http::field::host);
-  if (hosts > 1 || (hosts == 0 && message.version() >= 11))
-    return ApiError{400, "Host: must stand exactly once in a request, got " + std::to_string(hosts), {}, "bad_host"};
-  if (const std::string host = text_of(message[http::field::host]); !is_host(host))
-    return ApiError{400, "Host: must be a name or an address, and a port, got " + host.substr(0, 200), {}, "bad_host"};
-  return std::nullopt;
-}
-
 std::string header_text(int status, std::string_view content_type, const HttpHeaders& headers) {
+  const auto reason = http::obsolete_reason(static_cast<http::status>(status));
   std::string text = "HTTP/1.1 " + std::to_string(status) + " ";
-  text += text_of(http::obsolete_reason(static_cast<http::status>(status)));
+  text.append(reason.data(), reason.size());
   text.append("\r\nServer: mettle\r\nDate: ").append(http_date_now()).append("\r\n");
   if (!content_type.empty()) text.append("Content-Type: ").append(content_type).append("\r\n");
   for (const auto& [name, value] : headers) text.append(name).append(": ").append(value).append("\r\n");
@@ -341,15 +287,14 @@ struct HttpServer::Impl {
       co_return;
     }
     while (!draining) {
-      Parser parser;
+      HttpParser parser;
       limit(parser, options);
       connection->waiting = true;
       stream.expires_after(options.idle_timeout);
       auto [header_error, header_bytes] = co_await http::async_read_header(stream, buffer, parser, kAwait);
       connection->waiting = false;
       error_code ec = header_error;
-      if (!ec && has_unreadable_body(parser)) ec = http::error::bad_transfer_encoding;
-      if (const auto failure = ec ? std::nullopt : host_failure(parser)) {
+      if (const auto failure = ec ? std::nullopt : header_failure(parser)) {
         co_await refuse(stream, *failure);
         break;
       }
@@ -500,25 +445,6 @@ void HttpServer::stop(std::chrono::milliseconds grace) {
   impl_->work.reset();  // run() returns when the last connection has ended
   for (std::thread& thread : impl_->threads) thread.join();
   impl_->threads.clear();
-}
-
-HttpRequest parse_http(std::string_view bytes, const HttpOptions& options) {
-  Parser parser;
-  limit(parser, options);
-  parser.eager(true);
-  error_code ec;
-  while (!parser.is_done() && !ec) {
-    const size_t used = parser.put(net::buffer(bytes.data(), bytes.size()), ec);
-    if (used == 0 && !ec) break;
-    bytes.remove_prefix(used);
-    if (bytes.empty()) break;
-  }
-  if (ec || !parser.is_done()) {
-    const auto failure = read_failure(ec, options);
-    fail(Code::kInvalidRequest, failure ? failure->message : "request: incomplete");
-  }
-  if (const auto failure = host_failure(parser)) fail(Code::kInvalidRequest, failure->message);
-  return take_request(parser);
 }
 
 }  // namespace mettle

@@ -14,9 +14,9 @@ namespace mettle {
 
 struct HttpRequest {
   std::string method;  // GET, HEAD, POST, ...
-  std::string path;    // without the query, percent-encoded as it came
+  std::string path;    // without the query, percent-encoded as it came; "*" of OPTIONS: the server itself
   std::string query;
-  std::string host;  // as it came; empty: HTTP/1.0 without one
+  std::string host;  // as it came, of an absolute target before the field; empty: HTTP/1.0 without one
   std::string authorization;
   std::string content_type;
   std::string content_encoding;

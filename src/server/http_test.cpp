@@ -139,6 +139,34 @@ TEST(Http, AsksForOneHost) {
   EXPECT_FALSE(HttpServer({.host = "0.0.0.0"}, echo).is_loopback());
 }
 
+TEST(Http, AnAbsoluteTargetNamesPathAndHost) {
+  HttpServer server({}, [](const std::shared_ptr<Exchange>& e) {
+    const HttpRequest& r = e->request();
+    e->respond({.body = r.host + " " + r.path + " " + r.query + " " + r.body});
+  });
+  server.start();
+  HttpClient client(server.port());
+  client.send("GET http://127.0.0.1:8000/v1/models?a=b HTTP/1.1\r\nHost: other\r\n\r\n");
+  EXPECT_EQ(client.read_answer().body, "127.0.0.1:8000 /v1/models a=b ");
+  client.send("POST http://x HTTP/1.0\r\nConnection: keep-alive\r\nContent-Length: 2\r\n\r\nok");
+  EXPECT_EQ(client.read_answer().body, "x /  ok");
+  EXPECT_EQ(client.get("/after").body, "x /after  ") << "the connection goes on";
+  for (const auto& [line, status] :
+       {std::pair("GET https://x/", 421), std::pair("GET http://user@x/", 400), std::pair("POST http:///a", 400),
+        std::pair("GET x", 400), std::pair("GET *", 400), std::pair("CONNECT x:443", 501)}) {
+    HttpClient other(server.port());
+    other.send(std::string(line) + " HTTP/1.1\r\nHost: x\r\nContent-Length: 3\r\n\r\nabc");
+    ASSERT_EQ(other.read_answer().status, status) << line;
+    EXPECT_EQ(other.receive(), "") << "what follows is not taken for a request";
+    EXPECT_THROW(parse_http(std::string(line) + " HTTP/1.1\r\nHost: x\r\n\r\n", {}), Error) << line;
+  }
+  for (const char* fields : {"", "Host: a\r\nHost: a\r\n", "Host: a@b\r\n"}) {
+    HttpClient other(server.port());
+    other.send("GET http://x/ HTTP/1.1\r\n" + std::string(fields) + "\r\n");
+    ASSERT_EQ(other.read_answer().status, 400) << fields;
+  }
+}
+
 TEST(Http, SlowRequestsEnd) {
   HttpServer server({.idle_timeout = std::chrono::milliseconds(50), .body_timeout = std::chrono::milliseconds(50)},
                     echo);

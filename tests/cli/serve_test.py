@@ -119,6 +119,10 @@ class Ports(unittest.TestCase):
             self.assertEqual(status, 403)
             self.assertIn(f"got rebound.example:{server.port}", json.loads(body)["error"]["message"])
             self.assertEqual(server.request("GET", "/health", headers={"Host": "rebound.example"})[0], 200)
+            # The host of an absolute target counts, as a proxy sends it.
+            self.assertEqual(server.request("GET", server.url + "/v1/models", headers={"Host": "rebound.example"})[0], 200)
+            foreign = f"http://rebound.example:{server.port}/v1/models"
+            self.assertEqual(server.request("GET", foreign, headers={"Host": "localhost"})[0], 403)
         with serving.Server("--api-key", "k") as server:
             headers = {"Host": "models.example", "Authorization": "Bearer k"}
             status, headers, _ = server.request("GET", "/v1/models", headers=headers)

@@ -1,0 +1,97 @@
+#include "server/http_read.h"
+
+#include <boost/asio/buffer.hpp>
+#include <boost/beast/core/string.hpp>
+#include <variant>
+
+#include "base/error.h"
+#include "server/http_fields.h"
+#include "server/http_target.h"
+
+namespace mettle {
+namespace {
+
+namespace beast = boost::beast;
+namespace http = beast::http;
+using boost::system::error_code;
+
+std::string text_of(beast::string_view text) { return {text.data(), text.size()}; }
+
+ApiError bad_http(const error_code& ec) { return {400, "not an HTTP request: " + ec.message(), {}, "bad_http"}; }
+
+std::variant<HttpTarget, ApiError> target_of(const HttpParser& parser) {
+  return http_target(text_of(parser.get().method_string()), text_of(parser.get().target()));
+}
+
+// Where a body in an unknown transfer coding ends cannot be told, nor then where the next request begins; what was
+// packed before it was cut into chunks cannot be read.
+bool has_unreadable_body(const HttpParser& parser) {
+  const size_t codings = parser.get().count(http::field::transfer_encoding);
+  return codings > 1 || (codings == 1 && !beast::iequals(parser.get()[http::field::transfer_encoding], "chunked"));
+}
+
+}  // namespace
+
+void limit(HttpParser& parser, const HttpOptions& options) {
+  parser.header_limit(static_cast<uint32_t>(options.header_limit));
+  parser.body_limit(options.body_limit);
+}
+
+std::optional<ApiError> read_failure(const error_code& ec, const HttpOptions& options) {
+  if (ec == http::error::body_limit)
+    return ApiError{413, "body: at most " + std::to_string(options.body_limit) + " bytes", {}, "body_too_large"};
+  if (ec == http::error::header_limit)
+    return ApiError{431, "header: at most " + std::to_string(options.header_limit) + " bytes", {}, "header_too_large"};
+  if (ec == http::error::end_of_stream || ec == http::error::partial_message) return std::nullopt;
+  if (ec.category() == http::make_error_code(http::error::bad_method).category()) return bad_http(ec);
+  return std::nullopt;
+}
+
+std::optional<ApiError> header_failure(const HttpParser& parser) {
+  if (has_unreadable_body(parser)) return bad_http(http::error::bad_transfer_encoding);
+  const auto& message = parser.get();
+  const size_t hosts = message.count(http::field::host);
+  if (hosts > 1 || (hosts == 0 && message.version() >= 11))
+    return ApiError{400, "Host: must stand exactly once in a request, got " + std::to_string(hosts), {}, "bad_host"};
+  if (const std::string host = text_of(message[http::field::host]); !is_host(host))
+    return ApiError{400, "Host: must be a name or an address, and a port, got " + host.substr(0, 200), {}, "bad_host"};
+  const auto target = target_of(parser);
+  const auto* const failure = std::get_if<ApiError>(&target);
+  return failure != nullptr ? std::optional(*failure) : std::nullopt;
+}
+
+HttpRequest take_request(HttpParser& parser) {
+  auto& message = parser.get();
+  HttpTarget target = std::get<HttpTarget>(target_of(parser));  // header_failure() let it through
+  HttpRequest request;
+  request.method = text_of(message.method_string());
+  request.path = std::move(target.path);
+  request.query = std::move(target.query);
+  request.host = target.authority.empty() ? text_of(message[http::field::host]) : std::move(target.authority);
+  request.authorization = text_of(message[http::field::authorization]);
+  request.content_type = text_of(message[http::field::content_type]);
+  request.content_encoding = text_of(message[http::field::content_encoding]);
+  request.body = std::move(message.body());
+  return request;
+}
+
+HttpRequest parse_http(std::string_view bytes, const HttpOptions& options) {
+  HttpParser parser;
+  limit(parser, options);
+  parser.eager(true);
+  error_code ec;
+  while (!parser.is_done() && !ec) {
+    const size_t used = parser.put(boost::asio::buffer(bytes.data(), bytes.size()), ec);
+    if (used == 0 && !ec) break;
+    bytes.remove_prefix(used);
+    if (bytes.empty()) break;
+  }
+  if (ec || !parser.is_done()) {
+    const auto failure = read_failure(ec, options);
+    fail(Code::kInvalidRequest, failure ? failure->message : "request: incomplete");
+  }
+  if (const auto failure = header_failure(parser)) fail(Code::kInvalidRequest, failure->message);
+  return take_request(parser);
+}
+
+}  // namespace mettle

@@ -1,0 +1,26 @@
+// A request as Beast reads it: what is refused of it, and what the rest of the program sees. For http.cpp alone.
+#pragma once
+#include <boost/beast/http/parser.hpp>
+#include <boost/beast/http/string_body.hpp>
+#include <optional>
+
+#include "server/api_error.h"
+#include "server/http.h"
+
+namespace mettle {
+
+using HttpParser = boost::beast::http::request_parser<boost::beast::http::string_body>;
+
+void limit(HttpParser& parser, const HttpOptions& options);
+
+// What a client is told about a request that could not be read; nothing when it just left.
+std::optional<ApiError> read_failure(const boost::system::error_code& ec, const HttpOptions& options);
+
+// What a complete header is refused for, before anything of the body is read. RFC 9112 3.2: whoever answers to several
+// names could not tell which one was meant without one Host, which must also stand beside a target that names one.
+std::optional<ApiError> header_failure(const HttpParser& parser);
+
+// Of a complete request that header_failure() let through.
+HttpRequest take_request(HttpParser& parser);
+
+}  // namespace mettle
