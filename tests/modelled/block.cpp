@@ -4,13 +4,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <thread>
 #include <utility>
 #include <vector>
 
 namespace modelled {
 
-Index thread_index, block_index;
-Extent block_extent, grid_extent;
+thread_local Index thread_index, block_index;
+thread_local Extent block_extent, grid_extent;
 
 namespace {
 
@@ -30,16 +31,16 @@ struct Barrier {
   unsigned round = 0;
 };
 
-std::vector<Thread> threads;
-std::vector<Words> words;  // [warp][parity]
-std::vector<Barrier> warps;
-Barrier whole;
-int count = 0, current = 0, left = 0;
-void* scheduler = nullptr;
-const std::function<void()>* body = nullptr;
-uint8_t* dynamic = nullptr;
-size_t dynamic_bytes = 0;
-std::minstd_rand order;
+thread_local std::vector<Thread> threads;
+thread_local std::vector<Words> words;  // [warp][parity]
+thread_local std::vector<Barrier> warps;
+thread_local Barrier whole;
+thread_local int count = 0, current = 0, left = 0;
+thread_local void* scheduler = nullptr;
+thread_local const std::function<void()>* body = nullptr;
+thread_local uint8_t* dynamic = nullptr;
+thread_local size_t dynamic_bytes = 0;
+thread_local std::minstd_rand order;
 
 extern "C" void modelled_switch(void** from, void* to);
 asm(R"(
@@ -128,12 +129,7 @@ void run_block() {
   modelled_switch(&scheduler, threads[0].stack_pointer);
 }
 
-}  // namespace
-
-void set_dynamic(uint8_t* shared, size_t bytes) { dynamic = shared, dynamic_bytes = bytes; }
-void set_order(uint64_t seed) { order.seed(static_cast<unsigned>(seed)); }
-
-void run(Extent grid, Extent block, const std::function<void()>& kernel) {
+void take_up(Extent grid, Extent block, const std::function<void()>& kernel) {
   count = static_cast<int>(block.x);
   block_extent = block;
   grid_extent = grid;
@@ -142,13 +138,35 @@ void run(Extent grid, Extent block, const std::function<void()>& kernel) {
   threads.resize(std::max(threads.size(), static_cast<size_t>(count)));
   words = std::vector<Words>(2 * warp_count);
   warps.assign(warp_count, {});
+}
+void run_block_at(Index at) {
+  block_index = at;
+  if (dynamic != nullptr) std::memset(dynamic, 0xFF, dynamic_bytes);
+  run_block();
+}
+
+}  // namespace
+
+void set_dynamic(uint8_t* shared, size_t bytes) { dynamic = shared, dynamic_bytes = bytes; }
+void set_order(uint64_t seed) { order.seed(static_cast<unsigned>(seed)); }
+
+void run(Extent grid, Extent block, const std::function<void()>& kernel) {
+  take_up(grid, block, kernel);
   for (unsigned z = 0; z < grid.z; ++z)
     for (unsigned y = 0; y < grid.y; ++y)
-      for (unsigned x = 0; x < grid.x; ++x) {
-        block_index = {x, y, z};
-        if (dynamic != nullptr) std::memset(dynamic, 0xFF, dynamic_bytes);
-        run_block();
-      }
+      for (unsigned x = 0; x < grid.x; ++x) run_block_at({x, y, z});
+}
+void run_together(Extent grid, Extent block, const std::function<void()>& prepare,
+                  const std::function<void()>& kernel) {
+  std::vector<std::thread> blocks;
+  for (unsigned x = 0; x < grid.x; ++x)
+    blocks.emplace_back([&, x, seed = order()] {
+      set_order(seed);
+      prepare();
+      take_up(grid, block, kernel);
+      run_block_at({x, 0, 0});
+    });
+  for (std::thread& b : blocks) b.join();
 }
 
 int lane() { return current % 32; }

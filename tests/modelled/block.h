@@ -1,7 +1,7 @@
 // A block of CUDA threads on one thread of a CPU: every thread of the block has a stack of its own and runs until it
 // waits for others; who goes on then is drawn, so an order that only luck gave is not there for long. Shared memory is
 // a static of the kernel, all ones at the start of a block where it is dynamic. Asynchronous copies land when they are
-// waited for and not before.
+// waited for and not before. Blocks follow each other, or run at once, on a thread of the CPU each.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -18,13 +18,15 @@ struct Extent {
   unsigned x = 1, y = 1, z = 1;
   Extent(unsigned a = 1, unsigned b = 1, unsigned c = 1) : x(a), y(b), z(c) {}
 };
-extern Index thread_index, block_index;
-extern Extent block_extent, grid_extent;
+extern thread_local Index thread_index, block_index;
+extern thread_local Extent block_extent, grid_extent;
 
 inline constexpr size_t kSharedBytes = 228 << 10;
 // Runs the kernel for every block and thread; `shared`: its dynamic memory, or null.
 void run(Extent grid, Extent block, const std::function<void()>& kernel);
-void set_dynamic(uint8_t* shared, size_t bytes);
+void set_dynamic(uint8_t* shared, size_t bytes);  // of this thread of the CPU
+// Blocks that wait for each other. `prepare` runs first on the thread of each.
+void run_together(Extent grid, Extent block, const std::function<void()>& prepare, const std::function<void()>& kernel);
 void set_order(uint64_t seed);
 
 void sync_block();

@@ -99,13 +99,11 @@ inline uint32_t __reduce_min_sync(unsigned, uint32_t value) {
   return of_all_lanes(value, [](uint32_t a, uint32_t b) { return std::min(a, b); });
 }
 inline bool __all_sync(unsigned mask, bool value) { return __reduce_min_sync(mask, value ? 1 : 0) != 0; }
-// Threads change places where they wait alone, so nobody comes between.
-template <class T>
-T atomicAdd(T* at, T value) {
-  const T before = *at;
-  *at = before + value;
-  return before;
-}
+inline uint32_t atomicAdd(uint32_t* at, uint32_t value) { return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST); }
+inline int32_t atomicAdd(int32_t* at, int32_t value) { return __atomic_fetch_add(at, value, __ATOMIC_SEQ_CST); }
+inline uint32_t atomicOr(uint32_t* at, uint32_t value) { return __atomic_fetch_or(at, value, __ATOMIC_SEQ_CST); }
+inline int __popc(uint32_t value) { return __builtin_popcount(value); }
+inline int __ffs(int value) { return __builtin_ffs(value); }
 inline uint32_t __byte_perm(uint32_t low, uint32_t high, uint32_t places) {
   const uint64_t bytes = uint64_t{high} << 32 | low;
   uint32_t result = 0;

@@ -1,4 +1,5 @@
-// moe, CUDA "fused_small": a single row in one kernel. See moe_fused_small.h.
+// moe, CUDA "fused_small": a single row (`packets`) or up to 16 of them (`rows`) in one kernel. See moe_fused_small.h
+// and moe_fused_rows.h.
 #include "ops/cuda/moe_fused_small.h"
 
 #include <fmt/format.h>
@@ -6,6 +7,7 @@
 #include <algorithm>
 
 #include "ops/cuda/moe_few_rows_scratch.h"
+#include "ops/cuda/moe_fused_rows.h"
 #include "ops/cuda/moe_support.h"
 
 namespace mettle {
@@ -36,6 +38,15 @@ Verdict supports(const MoeProblem& p, const Device& device) {
   return cuda_moe(p, device);
 }
 
+enum Variant { kPackets, kRows };
+
+std::vector<Tactic> tactics(const MoeProblem& p, const Device& device) {
+  std::vector<Tactic> all{{.name = "packets", .variant = kPackets}};
+  if (cuda::moe_fused_rows_most(p, device.multiprocessors, device.shared_per_block) > 0)
+    all.push_back({.name = "rows", .variant = kRows});
+  return all;
+}
+
 size_t workspace(const Tactic&, const MoeProblem& p, int rows, int) {
   size_t bytes = 0;
   cuda::carve_moe_few_rows(p, std::min(rows, cuda::kFewRows), nullptr, &bytes);
@@ -43,8 +54,9 @@ size_t workspace(const Tactic&, const MoeProblem& p, int rows, int) {
 }
 
 #if METTLE_CUDA
-void run(const Tactic&, const MoeArgs& a, Stream& stream) {
-  cuda::moe_fused_small(a, static_cast<CUstream_st*>(stream.cuda));
+void run(const Tactic& tactic, const MoeArgs& a, Stream& stream) {
+  const auto one_kernel = tactic.variant == kRows ? cuda::moe_fused_rows : cuda::moe_fused_small;
+  one_kernel(a, static_cast<CUstream_st*>(stream.cuda));
 }
 #endif
 
@@ -57,7 +69,7 @@ const Backend<MoeOp> moe_cuda_fused_small = {
     .layout = Layout::kP64,
     .kind = DeviceKind::kCuda,
     .supports = supports,
-    .tactics = [](const MoeProblem&, const Device&) { return std::vector<Tactic>{{.name = "packets"}}; },
+    .tactics = tactics,
     .workspace = workspace,
 #if METTLE_CUDA
     .run = run,

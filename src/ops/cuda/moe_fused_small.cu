@@ -37,8 +37,7 @@ struct State {
   uint32_t launch_number, blocks_ended;  // of the last launch that ended; of this one
   Packet scores[kPairs], h[(kMaxTopK + 1) * kFusedWidth / 4];
 };
-constexpr int kStates = 8;
-__device__ State states[kStates];
+__device__ State states[kFusedStates];
 
 struct Fused {
   int hidden, width, experts, top_k, slots, state;
@@ -309,14 +308,6 @@ int blocks_of(int tiles, int multiprocessors) {
   return (tiles + rounds - 1) / rounds;
 }
 
-// Streams that are alive at once have states of their own, as long as there are no more of them than states.
-int state_of(CUstream_st* stream) {
-  static std::mutex mutex;
-  static std::map<CUstream_st*, int> state;
-  const std::lock_guard lock(mutex);
-  return state.try_emplace(stream, static_cast<int>(state.size()) % kStates).first->second;
-}
-
 template <int DOWN_TILES, int PER_LANE>
 void launch_fused(const Fused& a, int blocks, size_t bytes, CUstream_st* stream) {
   CUDA_CHECK(cudaFuncSetAttribute(moe_fused_small_kernel<DOWN_TILES, PER_LANE>,
@@ -327,6 +318,13 @@ void launch_fused(const Fused& a, int blocks, size_t bytes, CUstream_st* stream)
 }
 
 }  // namespace
+
+int fused_state_of(CUstream_st* stream) {
+  static std::mutex mutex;
+  static std::map<CUstream_st*, int> state;
+  const std::lock_guard lock(mutex);
+  return state.try_emplace(stream, static_cast<int>(state.size()) % kFusedStates).first->second;
+}
 
 void moe_fused_small(const MoeArgs& args, CUstream_st* stream) {
   const MoeProblem& p = args.problem;
@@ -345,7 +343,7 @@ void moe_fused_small(const MoeArgs& args, CUstream_st* stream) {
       .experts = p.experts,
       .top_k = p.top_k,
       .slots = slots,
-      .state = state_of(stream),
+      .state = fused_state_of(stream),
       .renormalise = p.renormalise,
       .given = args.selection.given,
       .shared_gate = p.shared_gate,
