@@ -13,6 +13,7 @@
 #include <cuda_bf16.h>
 
 #include "ops/cuda/device/grid_arrival.cuh"
+#include "ops/cuda/device/load_l2.cuh"
 #include "ops/cuda/device/moe_route.cuh"
 #include "ops/cuda/device/moe_union.cuh"
 #include "ops/cuda/device/packets.cuh"
@@ -139,8 +140,7 @@ __device__ __forceinline__ void send_scores(const Fused& a, Shared<ROWS>& s, con
     const float2 l0 = both(piece[i].x), h0 = both(piece[i].y), l1 = both(piece[i].z), h1 = both(piece[i].w);
     const uint16_t* at = x + p / 16 * 64 + p % 4 * 16 + p / 4 % 4 * 4;
 #pragma unroll
-    for (int r = 0; r < ROWS; ++r) {
-      if (r >= a.rows) break;
+    for (int r = 0; r < ROWS; ++r) {  // of a row that is not there nobody takes the sum
       const uint2 k = *reinterpret_cast<const uint2*>(at + r * a.lies.x_stride);
       const float2 x0 = both(k.x), x1 = both(k.y);
       sum[r] = fmaf(l1.y, x1.y, fmaf(l1.x, x1.x, fmaf(l0.y, x0.y, fmaf(l0.x, x0.x, sum[r]))));
@@ -270,8 +270,6 @@ __global__ __launch_bounds__(kThreads, 1) void moe_fused_rows_kernel(Fused a) {
   uint4 piece[kPieces];
   load_router(piece, a.router, block, block < a.router_pairs);
   float2 scale = router_scale(a.router, block, block < a.router_pairs);
-  const int expert = static_cast<int>(threadIdx.x);
-  const ExpertPointers pointers = expert < a.experts ? a.pointers[expert] : ExpertPointers{};
   if (a.has_shared) {
     for (int i = block * kWarps + warp; i < a.tiles_gate_up * a.units_gate_up; i += blocks * kWarps)
       ptx::prefetch_l2<GateUp::kBytes>(a.shared.gate_up + int64_t{i} * GateUp::kBytes, lane);
@@ -297,12 +295,31 @@ __global__ __launch_bounds__(kThreads, 1) void moe_fused_rows_kernel(Fused a) {
     scale = router_scale(a.router, pair + blocks, true);
     __syncthreads();
   }
+  ExpertPointers pointers;
+  if (static_cast<int>(threadIdx.x) < a.experts) {
+    const ExpertPointers& from = a.pointers[threadIdx.x];
+    pointers = {load_l2(&from.gate_up), load_l2(&from.gate_up_scale), load_l2(&from.down), load_l2(&from.down_scale)};
+  }
   choose<ROWS, PER_LANE>(a, s, parts);
   const int slots = make_union<kWarps>(s.slot, s.begin, s.mask[threadIdx.x], pointers,
                                        a.has_shared ? (1u << a.rows) - 1 : 0u, a.shared);
   __syncthreads();
 
   const int all = slots * a.tiles_gate_up, items = all > block ? (all - block + blocks - 1) / blocks : 0;
+  const int whole = kWarps / a.units_gate_up, rest = kWarps % a.units_gate_up;
+  const int part_stride = a.lies.tiles_of_slot * a.units_gate_up * 16;
+  Cursor asked(warp, a.units_gate_up), taken = asked;
+  GateUp::Unit even = {}, odd = {};
+  const auto ask_first = [&](GateUp::Unit& u) {  // the table is not there yet
+    if (asked.item < items) {
+      const int number = block + asked.item * blocks, slot = number / a.tiles_gate_up;
+      const int64_t unit = int64_t{number - slot * a.tiles_gate_up} * a.units_gate_up + asked.unit;
+      GateUp::load(u, s.slot[slot].gate_up + unit * GateUp::kBytes, lane, true);
+    }
+    asked.step(whole, rest);
+  };
+  ask_first(even);
+  ask_first(odd);
   list_items(a, s, items, table, scales);
   for (int i = threadIdx.x; i < a.rows * a.top_k; i += kThreads) {
     const int id = s.id[i];
@@ -314,58 +331,48 @@ __global__ __launch_bounds__(kThreads, 1) void moe_fused_rows_kernel(Fused a) {
     return s.slot[slot].down + (int64_t{tile} * a.units_down + unit) * Down::kBytes;
   };
   int ahead = 0;
-  const auto ask_ahead = [&] {  // nothing more of gate_up to be asked for
-    const int slot = warp + ahead / a.units_down * kWarps, unit = ahead % a.units_down;
-    if (ahead < kDownAhead && slot < slots && block < a.tiles_down)
-      ptx::prefetch_l2<Down::kBytes>(down_at(slot, block, unit), lane);
-    ++ahead;
-  };
-  {
-    const int whole = kWarps / a.units_gate_up, rest = kWarps % a.units_gate_up;
-    const int part_stride = a.lies.tiles_of_slot * a.units_gate_up * 16;
-    Cursor asked(warp, a.units_gate_up), taken = asked;
-    const auto ask = [&](GateUp::Unit& u) {
-      if (asked.item < items)
-        GateUp::load(u, table[asked.item].payload + asked.unit * GateUp::kBytes, lane, true);
-      else
-        ask_ahead();
-      asked.step(whole, rest);
-    };
-    const auto take = [&](const GateUp::Unit& u) {
-      const Item& item = table[taken.item];
-      for (int first = 0; first < item.count; first += 8) {
-        float c[4] = {};
-        multiply_columns<GateUp>(c, u,
-                                 x + row_of(item.columns, first + g) * a.lies.x_stride + taken.unit * 512 + 16 * t);
-        const int column = first + 2 * t;
-        float* to = parts + item.part + column * part_stride + taken.unit * 16 + g;
-        if (column < item.count) to[0] = c[0], to[8] = c[2];
-        if (column + 1 < item.count) to[part_stride] = c[1], to[part_stride + 8] = c[3];
-      }
-      taken.step(whole, rest);
-    };
-    GateUp::Unit even = {}, odd = {};
-    ask(even);
-    ask(odd);
-    while (taken.item < items) {
-      take(even);
-      ask(even);
-      if (taken.item >= items) break;
-      take(odd);
-      ask(odd);
+  const auto ask = [&](GateUp::Unit& u) {
+    if (asked.item < items) {
+      GateUp::load(u, table[asked.item].payload + asked.unit * GateUp::kBytes, lane, true);
+    } else {
+      const int slot = warp + ahead / a.units_down * kWarps;
+      if (ahead < kDownAhead && slot < slots && block < a.tiles_down)
+        ptx::prefetch_l2<Down::kBytes>(down_at(slot, block, ahead % a.units_down), lane);
+      ++ahead;
     }
+    asked.step(whole, rest);
+  };
+  const auto take = [&](const GateUp::Unit& u) {
+    const Item& item = table[taken.item];
+    for (int first = 0; first < item.count; first += 8) {
+      float c[4] = {};
+      const int row = row_of(item.columns, first + g);
+      multiply_columns<GateUp>(c, u, x + row * a.lies.x_stride + taken.unit * 512 + 16 * t);
+      const int column = first + 2 * t;
+      float* to = parts + item.part + column * part_stride + taken.unit * 16 + g;
+      if (column < item.count) to[0] = c[0], to[8] = c[2];
+      if (column + 1 < item.count) to[part_stride] = c[1], to[part_stride + 8] = c[3];
+    }
+    taken.step(whole, rest);
+  };
+  while (taken.item < items) {
+    take(even);
+    ask(even);
+    if (taken.item >= items) break;
+    take(odd);
+    ask(odd);
   }
 
   int asked_slot = warp, asked_unit = 0;
-  const auto ask = [&](DownUnit<Down>& u, int tile) {
+  const auto ask_down = [&](DownUnit<Down>& u, int tile) {
     if (asked_slot >= slots) return;
     Down::load(u.unit, down_at(asked_slot, tile, asked_unit), lane, true);
     const float* scale = s.slot[asked_slot].down_scale + tile * 16 + g;
     u.scale0 = scale[0], u.scale1 = scale[8];
     if (++asked_unit == a.units_down) asked_unit = 0, asked_slot += kWarps;
   };
-  DownUnit<Down> even, odd;
-  if (block < a.tiles_down) ask(even, block), ask(odd, block);
+  DownUnit<Down> down_even, down_odd;
+  if (block < a.tiles_down) ask_down(down_even, block), ask_down(down_odd, block);
   ptx::copy_async_wait<0>();
   __syncthreads();
   write_h<ROWS>(a, items, table, scales, parts);
@@ -394,10 +401,10 @@ __global__ __launch_bounds__(kThreads, 1) void moe_fused_rows_kernel(Fused a) {
   for (int tile = block; tile < a.tiles_down; tile += blocks) {
     if (tile != block) {
       asked_slot = warp, asked_unit = 0;
-      ask(even, tile), ask(odd, tile);
+      ask_down(down_even, tile), ask_down(down_odd, tile);
     }
     int slot = warp, unit = 0;
-    const auto take = [&](const DownUnit<Down>& u) {
+    const auto take_down = [&](const DownUnit<Down>& u) {
       if (slot != warp) {
         ptx::copy_async_wait<0>();
         __syncwarp();
@@ -418,11 +425,11 @@ __global__ __launch_bounds__(kThreads, 1) void moe_fused_rows_kernel(Fused a) {
       if (++unit == a.units_down) unit = 0, slot += kWarps;
     };
     while (slot < slots) {
-      take(even);
-      ask(even, tile);
+      take_down(down_even);
+      ask_down(down_even, tile);
       if (slot >= slots) break;
-      take(odd);
-      ask(odd, tile);
+      take_down(down_odd);
+      ask_down(down_odd, tile);
     }
     __syncthreads();
     for (int i = threadIdx.x; i < a.rows * 16; i += kThreads) {
