@@ -18,6 +18,7 @@
 #include "ops/cuda/device/moe_union.cuh"
 #include "ops/cuda/device/packets.cuh"
 #include "ops/cuda/device/prefetch_bulk.cuh"
+#include "ops/cuda/device/router_pairs.cuh"
 #include "ops/cuda/device/weight_stream.cuh"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/moe_few_rows_scratch.h"
@@ -90,21 +91,12 @@ struct Cursor {
   }
 };
 
-// The two router rows of a pair: tile pair / 8, rows pair % 8 and 8 more. A piece is 4 k of both.
 __device__ __forceinline__ void load_router(uint4 (&piece)[kPieces], const P64View& router, int pair, bool ok) {
-  const uint8_t* at = router.payload + int64_t{pair / 8} * router.units * p64::Bf16Stream::kBytes;
 #pragma unroll
   for (int i = 0; i < kPieces; ++i) {
     const int p = threadIdx.x + i * kThreads;
-    piece[i] = ptx::load_weight(at + p / 4 * 512 + (pair % 8 * 4 + p % 4) * 16, ok && p * 4 < router.cols);
+    piece[i] = router_piece(router, pair, p, ok && p * 4 < router.cols);
   }
-}
-__device__ __forceinline__ float2 router_scale(const P64View& router, int pair, bool ok) {
-  const float* scale = router.row_scale + pair / 8 * 16 + pair % 8;
-  return ok ? make_float2(scale[0], scale[8]) : make_float2(0, 0);
-}
-__device__ __forceinline__ float2 both(uint32_t pair) {
-  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
 }
 
 // Sums of N values over a warp, each in the order of a plain sum: value i to the lanes i * 32 / N and on.
@@ -497,7 +489,7 @@ void moe_fused_rows(const MoeArgs& args, CUstream_st* stream) {
       .tiles_gate_up = static_cast<int>(gate_up.tiles),
       .units_down = down.units,
       .tiles_down = static_cast<int>(down.tiles),
-      .router_pairs = static_cast<int>(w.router.rows / 16 * 8 + std::min<int64_t>(w.router.rows % 16, 8)),
+      .router_pairs = router_pairs(w.router.rows),
       .score_stride = static_cast<int>(w.router.tiles) * 16,
       .lies = moe_fused_rows_shared(p, held, blocks),
       .router = view_of(w.router),

@@ -16,6 +16,7 @@
 
 #include "ops/cuda/device/moe_route.cuh"
 #include "ops/cuda/device/packets.cuh"
+#include "ops/cuda/device/router_pairs.cuh"
 #include "ops/cuda/device/weight_stream.cuh"
 #include "ops/cuda/launch.h"
 #include "ops/cuda/moe_few_rows_scratch.h"
@@ -42,7 +43,7 @@ __device__ State states[kFusedStates];
 struct Fused {
   int hidden, width, experts, top_k, slots, state;
   bool renormalise, given, shared_gate;
-  int units_gate_up, tiles_gate_up, units_down, tiles_down, h_stride;
+  int units_gate_up, tiles_gate_up, units_down, tiles_down, h_stride, router_pairs;
   P64View router;
   const ExpertPointers* pointers;
   ExpertPointers shared;
@@ -81,15 +82,6 @@ __device__ __forceinline__ float sum_of_warp(float v) {
   return v;
 }
 
-// The two router rows of a pair: tile pair / 8, rows pair % 8 and 8 more. A piece is 4 k of both.
-__device__ __forceinline__ uint4 router_piece(const P64View& router, int pair, int piece, bool ok) {
-  const int64_t at = int64_t{pair / 8} * router.units * p64::Bf16Stream::kBytes;
-  return ptx::load_weight(router.payload + at + piece / 4 * 512 + (pair % 8 * 4 + piece % 4) * 16, ok);
-}
-__device__ __forceinline__ float2 both(uint32_t pair) {
-  return make_float2(__uint_as_float(pair << 16), __uint_as_float(pair & 0xffff0000u));
-}
-
 // A unit against the one row in shared memory, from its first k on: c[0], c[2] of lanes 4 g are rows g and g + 8.
 template <class W>
 __device__ __forceinline__ void multiply_row(float (&c)[4], const typename W::Unit& u, const uint16_t* row, int lane) {
@@ -113,7 +105,7 @@ __device__ __forceinline__ void multiply_row(float (&c)[4], const typename W::Un
 // 1: the scores of pair `pair`; every thread has its pieces of the first one.
 template <int PER_LANE>
 __device__ __forceinline__ void send_scores(const Fused& a, Shared<PER_LANE>& s, const uint4 (&piece)[kPieces],
-                                            const uint16_t* x, int pair) {
+                                            float2 scale, const uint16_t* x, int pair) {
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
   float low = 0, high = 0;
 #pragma unroll
@@ -132,8 +124,7 @@ __device__ __forceinline__ void send_scores(const Fused& a, Shared<PER_LANE>& s,
   if (threadIdx.x == 0) {
     low = high = 0;
     for (int w = 0; w < kWarps; ++w) low += s.sums[w][0], high += s.sums[w][1];
-    const float* scale = a.router.row_scale + pair / 8 * 16 + pair % 8;
-    send(&states[a.state].scores[pair], __float_as_uint(low * scale[0]), __float_as_uint(high * scale[8]), s.number);
+    send(&states[a.state].scores[pair], __float_as_uint(low * scale.x), __float_as_uint(high * scale.y), s.number);
   }
 }
 
@@ -202,7 +193,7 @@ __global__ __launch_bounds__(kThreads, 1) void moe_fused_small_kernel(Fused a) {
   uint16_t* h = x + a.hidden;                                       // [kWarps][h_stride]
   auto* parts = reinterpret_cast<float*>(h + kWarps * a.h_stride);  // [units of the block][16]
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
-  const int pairs = a.router.tiles * 8, blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
+  const int pairs = a.router_pairs, blocks = static_cast<int>(gridDim.x), block = static_cast<int>(blockIdx.x);
   ptx::trigger();
   uint4 piece[kPieces];
 #pragma unroll
@@ -210,6 +201,7 @@ __global__ __launch_bounds__(kThreads, 1) void moe_fused_small_kernel(Fused a) {
     const int p = threadIdx.x + i * kThreads;
     piece[i] = router_piece(a.router, block, p, block < pairs && p * 4 < a.hidden);
   }
+  float2 scale = router_scale(a.router, block, block < pairs);
   for (int e = threadIdx.x; e < a.experts; e += kThreads) s.table[e] = plain(a.pointers[e]);
   ptx::wait();  // from here on no earlier launch of this kernel runs
   if (threadIdx.x == 0) {
@@ -221,13 +213,14 @@ __global__ __launch_bounds__(kThreads, 1) void moe_fused_small_kernel(Fused a) {
   __syncthreads();
   const uint32_t number = s.number;
   for (int pair = block; pair < pairs; pair += blocks) {
-    send_scores(a, s, piece, x, pair);
+    send_scores(a, s, piece, scale, x, pair);
     if (pair + blocks >= pairs) break;
 #pragma unroll
     for (int i = 0; i < kPieces; ++i) {
       const int p = threadIdx.x + i * kThreads;
       piece[i] = router_piece(a.router, pair + blocks, p, p * 4 < a.hidden);
     }
+    scale = router_scale(a.router, pair + blocks, true);
     __syncthreads();
   }
   choose(a, s, pairs);
@@ -250,7 +243,7 @@ __global__ __launch_bounds__(kThreads, 1) void moe_fused_small_kernel(Fused a) {
       mine ? weights_of(a, s, my_slot).gate_up_scale[my_tile * 16 + threadIdx.x % 16] * GateUp::kOut : 0.f;
   typename Down::Unit down;
   const auto ask_down = [&](int slot, int tile) {
-    const uint8_t* payload = slot < a.slots ? weights_of(a, s, slot).down : nullptr;
+    const uint8_t* payload = slot < a.slots && tile < a.tiles_down ? weights_of(a, s, slot).down : nullptr;
     Down::load(down, payload + int64_t{tile} * a.units_down * Down::kBytes, lane, payload != nullptr);
   };
   ask_down(warp, block);
@@ -302,12 +295,6 @@ __global__ __launch_bounds__(kThreads, 1) void moe_fused_small_kernel(Fused a) {
   }
 }
 
-// Blocks of a launch: as many on every round of output tiles, and all on the GPU together.
-int blocks_of(int tiles, int multiprocessors) {
-  const int rounds = (tiles + multiprocessors - 1) / multiprocessors;
-  return (tiles + rounds - 1) / rounds;
-}
-
 template <int DOWN_TILES, int PER_LANE>
 void launch_fused(const Fused& a, int blocks, size_t bytes, CUstream_st* stream) {
   CUDA_CHECK(cudaFuncSetAttribute(moe_fused_small_kernel<DOWN_TILES, PER_LANE>,
@@ -329,12 +316,11 @@ int fused_state_of(CUstream_st* stream) {
 void moe_fused_small(const MoeArgs& args, CUstream_st* stream) {
   const MoeProblem& p = args.problem;
   const MoeWeights& w = *args.weights;
-  int device = 0, multiprocessors = 0;
+  int device = 0, blocks = 0;
   CUDA_CHECK(cudaGetDevice(&device));
-  CUDA_CHECK(cudaDeviceGetAttribute(&multiprocessors, cudaDevAttrMultiProcessorCount, device));
+  CUDA_CHECK(cudaDeviceGetAttribute(&blocks, cudaDevAttrMultiProcessorCount, device));
   const PackedMatrix &gate_up = w.experts.front().gate_up, &down = w.experts.front().down;
   const int slots = p.top_k + (p.shared_width > 0 ? 1 : 0);
-  const int blocks = blocks_of(static_cast<int>(down.tiles), multiprocessors);
   const int items = (slots * static_cast<int>(gate_up.tiles) + blocks - 1) / blocks;
   if (args.rows > 1 || items > kItems) return moe_few_rows(args, stream);
   const Fused a = {
@@ -352,6 +338,7 @@ void moe_fused_small(const MoeArgs& args, CUstream_st* stream) {
       .units_down = down.units,
       .tiles_down = static_cast<int>(down.tiles),
       .h_stride = down.units * down.unit_tiles * 64,
+      .router_pairs = router_pairs(w.router.rows),
       .router = view_of(w.router),
       .pointers = w.pointers,
       .shared = {w.shared.gate_up.data, w.shared.gate_up.row_scale, w.shared.down.data, w.shared.down.row_scale},
