@@ -158,6 +158,7 @@ int run(const ProveArguments& a) {
   fmt::print("\n{} of {} proved on {} in {:.1f} s{}\n", proved, report.entries.size(), report.device, seconds,
              ok ? "" : "; not every op has a proved backend, or a backend failed");
   print_failures(report, wants_colour(2));
+  warn_of_times(report);
   if (!a.json.empty()) write_results(a.json, report_json(report));
   if (!a.html.empty()) write_results(a.html, page_of(report, folder, problems, seconds, options.threads));
   return ok ? 0 : 1;

@@ -74,6 +74,7 @@ TuneGround tune_ground(const TuneArguments& a, const Device& device) {
     ground.report = prove(ground.problems, options);
   }
   warn_of_failures(ground.report);
+  warn_of_times(ground.report);
   ground.ceiling = probe_ceiling(device, ground.threads);
   if (ground.ceiling.crowded())
     log::warn(
@@ -105,6 +106,8 @@ TuneFigures measure(const TuneGround& ground, TuneOptions options, const std::ve
 bool tell_failures(const TuneResult& result) {
   for (const std::string& r : result.refused) say(fmt::format("nothing is proved for {}: it cannot be tuned\n", r));
   for (const std::string& d : result.dropped) say(fmt::format("not timed: {}\n", d));
+  for (const std::string& t : result.from_cache)
+    say(fmt::format("timed from the GPU's caches, which had no room for copies of the weights, and not kept: {}\n", t));
   return result.refused.empty() && result.dropped.empty();
 }
 

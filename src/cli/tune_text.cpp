@@ -166,6 +166,7 @@ std::string figures_json(const TuneGround& ground, const TuneFigures& figures) {
                     {"out_of_time", r.out_of_time},
                     {"dropped", r.dropped},
                     {"refused", r.refused},
+                    {"timed_from_cache", r.from_cache},
                     {"seconds", figures.seconds},
                     {"clock", figures.clock},
                     {"power", figures.power},

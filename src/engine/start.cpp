@@ -83,6 +83,7 @@ ProofReport prove_all(const EngineOptions& options, ProveOptions prove_options, 
     };
   ProofReport report = prove(problems, prove_options);
   warn_of_failures(report);
+  warn_of_times(report);
   return report;
 }
 

@@ -296,8 +296,7 @@ std::function<void()> Trial<AttentionOp>::typical_launch(const Backend<Attention
                            s.problem, rows, s.context.timed_sequences(rows), 256, s.context.seed, s.context.layout(),
                            s.typical.second == nullptr ? nullptr : s.typical.second->weights))};
   l->c = s.typical.second;
-  if (s.timed == nullptr)
-    s.timed = std::make_unique<TimedWeights<AttentionWeights>>(l->c->weights->packed, s.context.gpu != nullptr);
+  if (s.timed == nullptr) s.timed = timed_weights(l->c->weights->packed, s.context);
   l->batch = std::make_unique<TrialBatch>(s.context, l->c->batch.batch());
   l->partial = Guarded("partial", {rows, s.problem.hidden}, DType::kF32);
   l->ws = Buffer(workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members()));

@@ -2,7 +2,7 @@
 //   in   {"threads", "beside", "seed", "gpu"}, then per problem
 //        {"problem", "entries": [{"id", "backend", "tactic", "prove", "time"}]}
 //   out  {"hello"}; per entry {"start": id}, {"alive"} ..., {"done": id, "verdict", ...}; then {"timing": id} and
-//        {"timed": id, "us": [...]}; at last {"end"}
+//        {"timed": id, "us": [...], "from_cache"}; at last {"end"}
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -161,6 +161,8 @@ void work_on(const Problem& problem, const json& entries, const Candidates& cand
     works.push_back(w);
   }
   context.proves = std::any_of(works.begin(), works.end(), [](const Work<Op>& w) { return w.prove; });
+  bool from_cache = false;
+  context.on_no_room = [&from_cache] { from_cache = true; };
   std::unique_ptr<Trial<Op>> trial;
   for (Work<Op>& w : works) {
     if (!w.prove) continue;
@@ -189,7 +191,7 @@ void work_on(const Problem& problem, const json& entries, const Candidates& cand
   if (trial == nullptr) trial = std::make_unique<Trial<Op>>(problem, context);
   race(*trial, works, context.gpu, pipe);
   for (const Work<Op>& w : works)
-    if (w.time) pipe.send({{"timed", w.id}, {"us", w.us}});
+    if (w.time) pipe.send({{"timed", w.id}, {"us", w.us}, {"from_cache", from_cache}});
 }
 
 }  // namespace
@@ -212,8 +214,11 @@ int prove_child(const Candidates& candidates) {
   }
   if (head.value("beside", false)) share_cores();
   ThreadTeam team(std::clamp(head.value("threads", 1), 1, 1024));
-  const TrialContext context{
-      .team = &team, .seed = head.value("seed", uint64_t{1}), .alive = [&pipe] { pipe.alive(); }, .gpu = gpu.get()};
+  const TrialContext context{.team = &team,
+                             .seed = head.value("seed", uint64_t{1}),
+                             .alive = [&pipe] { pipe.alive(); },
+                             .gpu = gpu.get(),
+                             .copies = gpu != nullptr ? &gpu::place : TrialContext::MakePlace{}};
   pipe.send({{"hello", true}});
   for (json job = next_job("prove --child"); !job.is_null(); job = next_job("prove --child")) {
     const AnyProblem problem = problem_from_json(job.at("problem"));

@@ -162,6 +162,17 @@ void warn_of_failures(const ProofReport& report) {
   }
 }
 
+void warn_of_times(const ProofReport& report) {
+  std::vector<std::string_view> ops;
+  for (const ProofEntry& e : report.entries)
+    if (e.timed_from_cache && std::find(ops.begin(), ops.end(), e.op) == ops.end()) ops.emplace_back(e.op);
+  if (ops.empty()) return;
+  log::warn(
+      "prove: {}: timed from the caches of {}, which has no room for copies of the weights beside its other users; "
+      "what serves fastest may not have been chosen, and the next start times anew",
+      fmt::join(ops, ", "), report.device);
+}
+
 #define METTLE_CHOOSE(Problem)                                                                                  \
   template Choices<OpOf<Problem>> choose<Problem>(const ProofReport&, const Problem&, const std::string&);      \
   template Choices<OpOf<Problem>> choose_among<Problem>(const ProofReport&, const Problem&, const std::string&, \

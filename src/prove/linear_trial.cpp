@@ -164,8 +164,7 @@ std::function<void()> Trial<LinearOp>::typical_launch(const Backend<LinearOp>& b
     s.typical->x.fill_normal(random);
     s.typical->y = Guarded("y", {rows, s.problem.out}, DType::kF32);
   }
-  if (s.timed == nullptr)
-    s.timed = std::make_unique<TimedWeights<PackedMatrix>>(s.packed.front(), s.context.gpu != nullptr);
+  if (s.timed == nullptr) s.timed = timed_weights(s.packed.front(), s.context);
   const size_t bytes = workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members());
   return [this, l = s.typical, ws = std::make_shared<Buffer>(bytes), &backend, tactic, rows] {
     State& st = *state_;

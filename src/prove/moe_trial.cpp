@@ -244,8 +244,7 @@ std::function<void()> Trial<MoeOp>::typical_launch(const Backend<MoeOp>& backend
     s.typical->ids = Guarded("ids", {rows, s.problem.top_k}, DType::kI32);
     s.typical->weights = Guarded("weights", {rows, s.problem.top_k}, DType::kF32);
   }
-  if (s.timed == nullptr)
-    s.timed = std::make_unique<TimedWeights<MoeWeights>>(s.cases.front().weights->packed, s.context.gpu != nullptr);
+  if (s.timed == nullptr) s.timed = timed_weights(s.cases.front().weights->packed, s.context);
   const size_t bytes = workspace_bytes(backend, tactic, s.problem, rows, s.context.team->members());
   return [this, l = s.typical, ws = std::make_shared<Buffer>(bytes), &backend, tactic, rows] {
     State& st = *state_;

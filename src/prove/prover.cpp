@@ -165,6 +165,7 @@ class Run {
       if (event.contains("timed")) {
         if (Item* item = item_of(event, "timed"); item != nullptr && !item->prove) {
           item->entry.us = event.at("us").get<std::array<double, kRowBuckets.size()>>();
+          item->entry.timed_from_cache = event.value("from_cache", false);
           item->time = false;
           settled(*item, 1);
         }

@@ -24,6 +24,8 @@ struct ProofEntry {
   double ms = 0;                                // time of the proof
   bool cached = false;                          // read from the store
   std::array<double, kRowBuckets.size()> us{};  // least time per call at each bucket's row count; 0 = not timed
+  bool timed_from_cache =
+      false;  // the GPU had no room for copies of the weights: these times flatter, and are not kept
 };
 
 struct ProofReport {
@@ -57,6 +59,9 @@ bool all_proved(const ProofReport& report);
 
 // One warning per problem and backend that failed, with its first failed tactic: nothing is left out in silence.
 void warn_of_failures(const ProofReport& report);
+
+// One warning of all times that flatter.
+void warn_of_times(const ProofReport& report);
 
 // Time at a bucket; a bucket that was not timed, because it took too long, is reckoned from the last that was. 0: none.
 double us_at(const ProofEntry& entry, size_t bucket);

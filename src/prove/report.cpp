@@ -82,7 +82,8 @@ std::string report_json(const ProofReport& report) {
                        {"cases", e.cases},
                        {"ms", e.ms},
                        {"cached", e.cached},
-                       {"us", e.us}});
+                       {"us", e.us},
+                       {"timed_from_cache", e.timed_from_cache}});
   const Json all = {
       {"device", report.device}, {"build", report.build}, {"row_buckets", kRowBuckets}, {"results", results}};
   return all.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";

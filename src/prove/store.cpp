@@ -131,7 +131,8 @@ void VerdictStore::put(const ProofEntry& entry, int threads) {
   if (path_.empty() || !worth_keeping(entry.verdict.code)) return;
   Kept& k = fresh_[key_of(entry)];
   k.entry = entry;
-  if (entry.us.front() > 0) k.us[threads] = entry.us;
+  // The next start may find room for better times.
+  if (entry.us.front() > 0 && !entry.timed_from_cache) k.us[threads] = entry.us;
 }
 
 void VerdictStore::keep(const ProofEntry& entry, int threads) {

@@ -2,7 +2,8 @@
 // an H200); serving goes through all layers before it meets a weight again and finds it there never. A proof's experts
 // share a few matrices besides. So launches take turns through copies that lie apart, in the GPU's own memory. A choice
 // made from cached reads was wrong: moe at 64 rows of the 35B shape, 101 us with one tactic and 110 with another, took
-// 139 us with the first where it served (H200, 2026-11-30). On a CPU weights are timed where they lie.
+// 139 us with the first where it served (H200, 2026-11-30). On a CPU weights are timed where they lie; so they are on a
+// GPU without room for copies, and whoever reads those times is told.
 #pragma once
 #include <algorithm>
 #include <memory>
@@ -12,7 +13,7 @@
 #include "ops/attention.h"
 #include "ops/gdn.h"
 #include "ops/moe.h"
-#include "tensor/gpu.h"
+#include "prove/trial.h"
 
 namespace mettle {
 
@@ -32,27 +33,38 @@ MoeWeights timed_copy(const MoeWeights& w, Place& place);
 template <class Weights>
 class TimedWeights {
  public:
-  // Of weights that outlive it; gpu: a GPU reads them.
-  TimedWeights(const Weights& weights, bool gpu) : own_(weights) {
-    if (!gpu) return;
+  // Of weights that outlive it. make: a place for copies of them; empty: none are wanted.
+  TimedWeights(const Weights& weights, const TrialContext::MakePlace& make) : own_(weights) {
+    if (!make) return;
     const size_t bytes = std::max<size_t>(timed_bytes(weights), 1);
     const size_t copies = std::clamp<size_t>((kTimedBytes + bytes - 1) / bytes, 1, kTimedCopies);
     try {
-      place_ = gpu::place();
+      place_ = make();
       for (size_t i = 0; i < copies; ++i) copies_.push_back(timed_copy(weights, *place_));
     } catch (const Error& e) {
       if (e.code != Code::kDevice) throw;
-      copies_.clear();  // no room beside whoever else uses the GPU: cached reads are better than no times
+      from_cache_ = true;  // no room beside whoever else uses the GPU: cached reads are better than no times
+      copies_.clear();
+      place_ = nullptr;  // what was taken of it is wanted for launches
     }
   }
   // Of the next launch.
   const Weights* next() { return copies_.empty() ? &own_ : &copies_[turn_++ % copies_.size()]; }
+  bool from_cache() const { return from_cache_; }  // copies were wanted and found no room
 
  private:
   const Weights& own_;
   std::unique_ptr<Place> place_;
   std::vector<Weights> copies_;
   size_t turn_ = 0;
+  bool from_cache_ = false;
 };
+
+template <class Weights>
+std::unique_ptr<TimedWeights<Weights>> timed_weights(const Weights& weights, const TrialContext& context) {
+  auto timed = std::make_unique<TimedWeights<Weights>>(weights, context.copies);
+  if (timed->from_cache() && context.on_no_room) context.on_no_room();
+  return timed;
+}
 
 }  // namespace mettle

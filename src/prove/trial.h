@@ -28,6 +28,11 @@ struct TrialContext {
   int64_t work = kCaseWork;
   gpu::Stream* gpu = nullptr;  // a GPU's backends are tried; Buffers are shared with it
   bool proves = true;          // false: only launches to be timed are asked for, packing needs no check
+  // For timed_weights.h: a place for copies of weights, empty where none are wanted; called when it has no room for
+  // them.
+  using MakePlace = std::function<std::unique_ptr<Place>()>;
+  MakePlace copies = {};
+  std::function<void()> on_no_room = {};
 
   DeviceKind kind() const { return gpu == nullptr ? DeviceKind::kCpu : DeviceKind::kCuda; }
   Layout layout() const { return layout_of(kind()); }

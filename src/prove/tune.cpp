@@ -192,7 +192,12 @@ class Run {
       unit.chosen = unit.outcome == TuneOutcome::kFaster ? other : unit.untuned;
     }
     if (job.given[b] != nullptr) unit.times = with(job.given[b]->times, unit);
-    store_.put(unit);
+    if (event.value("from_cache", false)) {
+      const std::string problem = job.op + " " + job.text;
+      if (result_.from_cache.empty() || result_.from_cache.back() != problem) result_.from_cache.push_back(problem);
+    } else {
+      store_.put(unit);
+    }
     result_.units.push_back(std::move(unit));
     job.open[b] = false;
     progress();

@@ -54,8 +54,9 @@ struct TuneResult {
   std::vector<TunedUnit> units;  // in the order problems x buckets; those of the model that are done
   size_t wanted = 0, kept = 0;   // units in all; taken from earlier runs
   bool out_of_time = false;
-  std::vector<std::string> dropped;  // tactics that ended the child while they were timed, and how
-  std::vector<std::string> refused;  // problems for which nothing is proved
+  std::vector<std::string> dropped;     // tactics that ended the child while they were timed, and how
+  std::vector<std::string> refused;     // problems for which nothing is proved
+  std::vector<std::string> from_cache;  // problems whose times flatter (ProofEntry::timed_from_cache); not kept
 };
 
 // `report` holds the proofs and their own times (ProveOptions::tuned false). `imported`: what another run found; each

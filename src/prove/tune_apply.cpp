@@ -1,6 +1,10 @@
 // Tuned times in a proof report: what choose() then takes.
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <set>
+#include <string_view>
+#include <utility>
 
 #include "prove/tune.h"
 #include "prove/tune_store.h"
@@ -27,9 +31,11 @@ void apply_units(std::span<const TunedUnit> units, ProofReport& report) {
         return e.verdict.ok() ? &e : nullptr;
     return nullptr;
   };
+  std::map<std::pair<std::string_view, std::string_view>, std::set<size_t>> applied;  // buckets of an op's problem
   for (const TunedUnit* u : sorted) {
     ProofEntry* chosen = entry_of(*u, u->chosen);
     if (chosen == nullptr || u->bucket >= kRowBuckets.size()) continue;
+    applied[{u->op, u->problem}].insert(u->bucket);
     for (const TunedTime& t : u->times)
       if (ProofEntry* e = entry_of(*u, t); e != nullptr) e->us[u->bucket] = t.us;
     chosen->us[u->bucket] = u->chosen.us;
@@ -40,6 +46,8 @@ void apply_units(std::span<const TunedUnit> units, ProofReport& report) {
       if (us > 0 && us <= u->chosen.us) e.us[u->bucket] = std::nextafter(u->chosen.us, 1e300);
     }
   }
+  for (ProofEntry& e : report.entries)  // no choice rests on the proof's own times any more
+    if (applied[{e.op, e.problem}].size() == kRowBuckets.size()) e.timed_from_cache = false;
 }
 
 void apply_tuning(const std::string& cache_folder, int threads, ProofReport& report) {

@@ -2,8 +2,8 @@
 //   in   {"threads", "seed", "gpu", "seconds", "units"}, then per problem {"problem", "index", "entries": [{"id",
 //        "backend", "tactic"}], "buckets": [{"bucket", "untuned": id, "ids": [id...]}]}
 //   out  {"hello"}; {"timing": id} before its launches; per bucket {"unit": index, "bucket", "times": [[id, us, noise,
-//        samples]...], "other": id, "again": [[us, noise, samples] of it and of the untuned one]}; {"out_of_time"};
-//        {"end"}
+//        samples]...], "other": id, "again": [[us, noise, samples] of it and of the untuned one], "from_cache"};
+//        {"out_of_time"}; {"end"}
 // `other` is the fastest when it is not the untuned choice; both are then measured again, apart from the samples that
 // made it look the fastest.
 #include <fmt/format.h>
@@ -133,7 +133,7 @@ struct Entry {
 // False: the time is up, this bucket was not measured.
 template <class Op>
 bool measure(Trial<Op>& trial, const std::vector<Entry<Op>>& entries, const json& bucket, int index, Budget& budget,
-             gpu::Stream* gpu, ChildPipe& pipe) {
+             gpu::Stream* gpu, const bool& from_cache, ChildPipe& pipe) {
   if (budget.left_us() <= 0) return false;
   const double share = budget.share_us();
   const auto at = bucket.at("bucket").get<size_t>();
@@ -185,13 +185,14 @@ bool measure(Trial<Op>& trial, const std::vector<Entry<Op>>& entries, const json
     event["other"] = fastest->id;
     event["again"] = {two[0]->figures(), two[1]->figures()};
   }
+  event["from_cache"] = from_cache;
   pipe.send(event);
   return true;
 }
 
 template <class Problem>
 bool work_on(const Problem& problem, const json& job, const Candidates& candidates, const Device& device,
-             const TrialContext& context, Budget& budget, ChildPipe& pipe) {
+             TrialContext context, Budget& budget, ChildPipe& pipe) {
   using Op = OpOf<Problem>;
   std::vector<Entry<Op>> entries;
   for (const json& e : job.at("entries")) {
@@ -205,9 +206,12 @@ bool work_on(const Problem& problem, const json& job, const Candidates& candidat
     entries.push_back(std::move(entry));
   }
   if (budget.left_us() <= 0) return false;
+  bool from_cache = false;
+  context.on_no_room = [&from_cache] { from_cache = true; };
   Trial<Op> trial(problem, context);
   for (const json& bucket : job.at("buckets"))
-    if (!measure(trial, entries, bucket, job.at("index").get<int>(), budget, context.gpu, pipe)) return false;
+    if (!measure(trial, entries, bucket, job.at("index").get<int>(), budget, context.gpu, from_cache, pipe))
+      return false;
   return true;
 }
 
@@ -233,7 +237,8 @@ int tune_child(const Candidates& candidates) {
                              .seed = head.value("seed", uint64_t{1}),
                              .alive = [&pipe] { pipe.alive(); },
                              .gpu = gpu.get(),
-                             .proves = false};
+                             .proves = false,
+                             .copies = gpu != nullptr ? &gpu::place : TrialContext::MakePlace{}};
   pipe.send({{"hello", true}});
   Budget budget(head.value("seconds", 1.0), head.value("units", 1));
   for (json job = next_job(kName); !job.is_null(); job = next_job(kName)) {

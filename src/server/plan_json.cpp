@@ -55,7 +55,8 @@ Json proof_json(const ProofEntry& e, const ServingPlan& serving) {
           {"bound", e.bound},
           {"comparisons", e.comparisons},
           {"cases", e.cases},
-          {"us", std::move(us)}};
+          {"us", std::move(us)},
+          {"timed_from_cache", e.timed_from_cache}};
 }
 
 Json guard_json(const EngineStats& stats, const ServingPlan& serving) {

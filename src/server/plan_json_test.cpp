@@ -42,8 +42,12 @@ ServingPlan serving() {
 }
 
 TEST(PlanJson, SaysWhatServesWhatWouldAndWhyTheRestDoesNot) {
-  const auto plan = plan_json("m", info(), {}, serving());
+  EngineInfo of = info();
+  of.proofs.entries[1].timed_from_cache = true;
+  const auto plan = plan_json("m", of, {}, serving());
   EXPECT_EQ(plan["status"], "ready");
+  EXPECT_EQ(plan["proofs"][0]["timed_from_cache"], false);
+  EXPECT_EQ(plan["proofs"][1]["timed_from_cache"], true);
   const auto& buckets = plan["problems"][0]["buckets"];
   ASSERT_EQ(buckets.size(), kRowBuckets.size());
   EXPECT_EQ(buckets[0]["rows_up_to"], 1);

@@ -19,7 +19,7 @@ sys.path.insert(0, os.path.join(HERE, ".."))
 import serving
 
 FIELDS = ["op", "backend", "tactic", "problem", "verdict", "have", "need", "sentence", "remedy", "max_error", "bound",
-          "group_error", "comparisons", "cases", "ms", "cached", "us"]
+          "group_error", "comparisons", "cases", "ms", "cached", "us", "timed_from_cache"]
 ROUNDS = 4  # of sixteen at once; 20 passed once, by hand
 OPS = {"embed", "join", "linear", "moe", "attention", "gdn", "sample"}
 
