@@ -32,6 +32,9 @@ TEST(CudaFused, RowsIsOfferedWhereABlockHoldsEightOfThem) {
   EXPECT_EQ(tactics(moe(), 0, 227 << 10), one);
   EXPECT_EQ(cuda::moe_fused_rows_most(moe(), 132, 227 << 10), 16);
   EXPECT_EQ(cuda::moe_fused_rows_most(moe(), 108, 163 << 10), 8);
+  const size_t asked = static_cast<size_t>(cuda::moe_fused_rows_shared(moe(), 16, 132).bytes);
+  EXPECT_EQ(cuda::moe_fused_rows_most(moe(), 132, asked + (24 << 10)), 16);  // and what the kernel has of its own
+  EXPECT_EQ(cuda::moe_fused_rows_most(moe(), 132, asked + (24 << 10) - 1), 8);
   EXPECT_EQ(cuda::moe_fused_rows_most(moe(), 170, 99 << 10), 0);
   MoeProblem p = moe();
   p.hidden = 4096, p.experts = 512, p.top_k = 10;
