@@ -39,6 +39,20 @@ TEST(Memory, PlanThatDoesNotFitIsRefusedWithItsParts) {
   }
 }
 
+TEST(Memory, WhatWasTakenIsTheEnginesOwnWhateverOthersDo) {
+  constexpr int64_t kMiB = 1 << 20;
+  // Another program took 3,956 MiB meanwhile.
+  EXPECT_EQ(
+      taken_text(412 * kMiB, 400 * kMiB, 9000 * kMiB, 4632 * kMiB),
+      "412.0 MiB taken, 400.0 MiB planned (+3.00 %); the GPU has 4368.0 MiB less free than before, the driver's own "
+      "and other programs' memory included");
+  // The driver had kept an earlier engine's memory, or somebody left.
+  EXPECT_THAT(taken_text(412 * kMiB, 400 * kMiB, 9000 * kMiB, 9000 * kMiB),
+              HasSubstr("412.0 MiB taken, 400.0 MiB planned (+3.00 %); the GPU has 0.0 MiB less free"));
+  EXPECT_THAT(taken_text(396 * kMiB, 400 * kMiB, 9000 * kMiB, 9010 * kMiB),
+              HasSubstr("396.0 MiB taken, 400.0 MiB planned (-1.00 %); the GPU has 10.0 MiB more free"));
+}
+
 TEST(StepRows, LongOnAGpuWithRoomAndAsAskedForOtherwise) {
   const auto rows = [](int asked, DeviceKind device, int64_t room, bool deterministic = false, int max_running = 64) {
     EngineOptions options;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <fstream>
 #include <string>
 
@@ -109,6 +110,16 @@ void check_memory(const MemoryPlan& plan) {
   if (plan.total() > plan.available)
     fail(Code::kDevice, fmt::format("memory: the plan needs {} bytes, {} are available\n{}", plan.total(),
                                     plan.available, plan.text()));
+}
+
+std::string taken_text(int64_t taken, int64_t planned, int64_t free_before, int64_t free_now) {
+  const double over = 100 * (static_cast<double>(taken) / static_cast<double>(planned) - 1);
+  const int64_t less = free_before - free_now;
+  return fmt::format(
+      "{} taken, {} planned ({:+.2f} %); the GPU has {} {} free than before, the driver's own and other programs' "
+      "memory "
+      "included",
+      mib(taken), mib(planned), over, mib(std::abs(less)), less < 0 ? "more" : "less");
 }
 
 int64_t available_memory() {

@@ -51,6 +51,11 @@ struct MemoryPlan {
 // Fails with kDevice when more is planned than there is.
 void check_memory(const MemoryPlan& plan);
 
+// What a GPU's memory came to, once everything is in place. `taken` is the engine's own count of what it has from the
+// driver. What the driver had free before and has now is told beside it: other programs move that too, and so does what
+// the driver kept of an earlier engine, so it is nobody's own.
+std::string taken_text(int64_t taken, int64_t planned, int64_t free_before, int64_t free_now);
+
 // What this process may still take: MemAvailable, or what its cgroup leaves if that is less.
 int64_t available_memory();
 

@@ -254,10 +254,9 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   parts.runner->ready(sizes);
   if (on_gpu) {
     // What it holds now is the most it ever held: nothing is given back before the end.
-    const double planned = static_cast<double>(plan.total());
-    const double taken = static_cast<double>(std::max<int64_t>(available - gpu::free_memory(), 0));
-    log::info("engine: {:.1f} MiB of {} taken, {:.1f} MiB planned ({:+.2f} %), {} decode graphs", taken / (1 << 20),
-              device.model, planned / (1 << 20), 100 * (taken / planned - 1), parts.runner->graphs());
+    const auto taken = static_cast<int64_t>(parts.runner->place().bytes());
+    log::info("engine: {} decode graphs on {}; {}", parts.runner->graphs(), device.model,
+              taken_text(taken, plan.total(), available, gpu::free_memory()));
   }
   const StepProof steps = prove_steps(*parts.runner, sizes);
   if (!steps.verdict.ok()) fail(Code::kDevice, steps.text());
