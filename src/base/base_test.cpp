@@ -1,17 +1,22 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
+#include <pty.h>
 #include <sched.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "base/error.h"
 #include "base/file_map.h"
@@ -180,6 +185,65 @@ TEST(Subprocess, AListenerThatThrowsLeavesNoChild) {
   EXPECT_THROW(shell("echo $$; exec sleep 1000", {.on_line = listen}), Error);
   ASSERT_GT(child, 0);
   EXPECT_EQ(kill(child, 0), -1) << "the child runs on, or nobody reaped it";
+}
+
+// What a bar of so many parts writes to a terminal of so many columns, drawing by drawing.
+std::vector<std::string> drawn(unsigned short columns, const std::string& what, const std::string& detail) {
+  winsize size{.ws_row = 24, .ws_col = columns};
+  int ours = -1, theirs = -1;
+  EXPECT_EQ(openpty(&ours, &theirs, nullptr, nullptr, &size), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    close(ours);
+    dup2(theirs, STDERR_FILENO);
+    close(theirs);
+    setenv("TERM", "xterm", 1);
+    for (const uint64_t done : {100, 50}) {  // the first and the last of a bar are drawn whatever the time
+      Progress bar(what, 100);
+      bar.set(done, detail);
+    }
+    _exit(0);
+  }
+  close(theirs);
+  std::string all;
+  char part[4096];
+  for (ssize_t n; (n = read(ours, part, sizeof part)) > 0;) all.append(part, static_cast<size_t>(n));
+  close(ours);
+  waitpid(child, nullptr, 0);
+  std::vector<std::string> out;
+  for (size_t at = 0, end; at < all.size(); at = end) {
+    EXPECT_EQ(all.compare(at, 4, "\r\x1b[K"), 0) << all;
+    end = std::min(all.find('\r', at + 1), all.size());
+    if (end > at + 4) out.push_back(all.substr(at + 4, end - at - 4));
+  }
+  return out;
+}
+
+TEST(Terminal, BarsFitTheirTerminal) {
+  const auto blocks = [](int full, int open) {
+    std::string bar;
+    for (int i = 0; i < full + open; ++i) bar += i < full ? "█" : "░";
+    return bar;
+  };
+  const auto lines = [](const std::string& full, const std::string& half) {
+    return std::vector<std::string>{full, half};
+  };
+  EXPECT_EQ(drawn(80, "proving", "moe x"),
+            lines("proving " + blocks(24, 0) + " 100% moe x", "proving " + blocks(12, 12) + "  50% moe x"));
+  EXPECT_EQ(drawn(44, "proving", "Gdn\xc3\xbcppe x"), lines("proving " + blocks(24, 0) + " 100% Gdn\xc3\xbcp",
+                                                            "proving " + blocks(12, 12) + "  50% Gdn\xc3\xbcp"));
+  EXPECT_EQ(drawn(30, "proving", "moe x"),
+            lines("proving " + blocks(16, 0) + " 100%", "proving " + blocks(8, 8) + "  50%"));
+  EXPECT_EQ(drawn(20, "proving", "moe x"),
+            lines("proving " + blocks(6, 0) + " 100%", "proving " + blocks(3, 3) + "  50%"));
+  EXPECT_EQ(drawn(20, "proving now", "moe x"), lines("proving now 100%", "proving now  50%"));
+  EXPECT_EQ(drawn(20, "an/owner/with-a-long-name", "x"), lines("an/owner/with- 100%", "an/owner/with-  50%"));
+  EXPECT_EQ(drawn(20, "\xc3\xbc\xc3\xbc\xc3\xbc", "x"), lines("\xc3\xbc\xc3\xbc\xc3\xbc " + blocks(10, 0) + " 100%",
+                                                              "\xc3\xbc\xc3\xbc\xc3\xbc " + blocks(5, 5) + "  50%"));
+  EXPECT_EQ(drawn(7, "proving", "moe x"), lines("p 100%", "p  50%"));
+  EXPECT_EQ(drawn(6, "proving", "moe x"), lines("100%", " 50%"));
+  EXPECT_EQ(drawn(4, "proving", "moe x"), lines("100", " 50"));
+  EXPECT_EQ(drawn(1, "proving", "moe x"), std::vector<std::string>{});
 }
 
 TEST(Terminal, TablesAreAligned) {

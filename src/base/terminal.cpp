@@ -17,6 +17,34 @@ size_t code_points(const std::string& s) {
   return static_cast<size_t>(std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xC0) != 0x80; }));
 }
 
+// Its first code points, at most so many.
+std::string cut(const std::string& s, size_t most) {
+  size_t at = 0;
+  for (size_t n = 0; at < s.size(); ++at)
+    if ((s[at] & 0xC0) != 0x80 && n++ == most) break;
+  return s.substr(0, at);
+}
+
+// What, bar, percentage and detail in at most `room` columns. The detail gives way first, then the bar, which from a
+// few columns on says nothing, then the name.
+std::string progress_line(const std::string& what, uint64_t part, uint64_t total, const std::string& detail,
+                          size_t room) {
+  constexpr size_t kBar = 24, kLeastBar = 4, kLeastDetail = 4;
+  const std::string percent = fmt::format("{:3}%", total > 0 ? part * 100 / total : 0);
+  const size_t taken = code_points(what) + percent.size() + 2;
+  std::string line = what;
+  if (taken + kLeastBar <= room) {
+    const size_t bar = std::min(kBar, room - taken), filled = total > 0 ? part * bar / total : 0;
+    line += ' ';
+    for (size_t i = 0; i < bar; ++i) line += i < filled ? "█" : "░";
+  } else if (taken > room + 1) {
+    line = cut(what, room > percent.size() + 1 ? room - percent.size() - 1 : 0);
+  }
+  line = cut(line.empty() ? percent : line + " " + percent, room);
+  const size_t left = room - code_points(line);
+  return !detail.empty() && left > kLeastDetail ? line + " " + cut(detail, left - 1) : line;
+}
+
 int64_t now_ms() {
   return std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now().time_since_epoch())
       .count();
@@ -80,15 +108,8 @@ void Progress::set(uint64_t done, const std::string& detail) {
   last_ms_ = now;
   winsize size = {};
   const int columns = ioctl(STDERR_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-  constexpr int kBar = 24;
-  const int filled = total_ > 0 ? static_cast<int>(std::min<uint64_t>(done, total_) * kBar / total_) : 0;
-  std::string bar;
-  for (int i = 0; i < kBar; ++i) bar += i < filled ? "█" : "░";
-  std::string line =
-      fmt::format("{} {} {:3}%", what_, bar, total_ > 0 ? std::min<uint64_t>(done, total_) * 100 / total_ : 0);
-  const int room = columns - static_cast<int>(code_points(line)) - 2;
-  if (!detail.empty() && room > 4) line += " " + detail.substr(0, static_cast<size_t>(room));
-  say("\r\x1b[K" + line);
+  // Not to the last column: some terminals go to the next line behind it.
+  say("\r\x1b[K" + progress_line(what_, std::min(done, total_), total_, detail, static_cast<size_t>(columns - 1)));
   std::fflush(stderr);
 }
 
