@@ -8,20 +8,9 @@
 
 #include "diagnose/events.h"
 #include "diagnose/guarded_patterns.h"
-#include "diagnose/needle_scanner.h"
+#include "diagnose/needle_index.h"
 
 namespace mettle::diagnose {
-
-// The needles of a table, and what each stands for.
-struct NeedleIndex {
-  struct Owner {
-    enum class What { kSignature, kMarker, kMisleading, kFrame, kError } what;
-    uint32_t index;
-  };
-  std::vector<std::vector<Owner>> owners;  // per needle
-  NeedleScanner scanner;
-};
-NeedleIndex index_of(const Table& table);
 
 class Collector {
  public:
