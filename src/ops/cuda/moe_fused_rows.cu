@@ -363,16 +363,15 @@ __global__ __launch_bounds__(kThreads, 1) void moe_fused_rows_kernel(Fused a) {
     u.scale0 = scale[0], u.scale1 = scale[8];
     if (++asked_unit == a.units_down) asked_unit = 0, asked_slot += kWarps;
   };
-  DownUnit<Down> down_even, down_odd;
-  if (block < a.tiles_down) ask_down(down_even, block), ask_down(down_odd, block);
   ptx::copy_async_wait<0>();
   __syncthreads();
   write_h<ROWS>(a, items, table, scales, parts);
   __syncthreads();
-  if (threadIdx.x == 0) {
-    arrive(&state.blocks_with_h);
-    wait_for_all(&state.blocks_with_h, gridDim.x);
-  }
+  // Who tells the others waits for what it asked for itself: the units ahead are asked for to registers behind that.
+  if (threadIdx.x == 0) arrive(&state.blocks_with_h);
+  DownUnit<Down> down_even, down_odd;
+  if (block < a.tiles_down) ask_down(down_even, block), ask_down(down_odd, block);
+  if (threadIdx.x == 0) wait_for_all(&state.blocks_with_h, gridDim.x);
   __syncthreads();
 
   // A warp reads the rows of its own slots alone; those of the first one are waited for alone.
