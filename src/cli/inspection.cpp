@@ -24,7 +24,7 @@
 namespace mettle {
 namespace {
 
-constexpr int kStepRows = 512;  // of the engine, unless told otherwise
+constexpr int kStepRows = 512;  // of the engine, unless told otherwise or on a GPU with room for longer steps
 
 bool contains(std::string_view text, std::string_view part) { return text.find(part) != std::string_view::npos; }
 

@@ -70,6 +70,25 @@ TEST(StepRows, LongOnAGpuWithRoomAndAsAskedForOtherwise) {
   EXPECT_EQ(rows(0, DeviceKind::kCpu, 0, true, 449), 513);
 }
 
+TEST(StepRows, CachesThatWereAskedForStandBeforeLongSteps) {
+  MemoryPlan plan;
+  plan.weights.by_format[0] = 20'000;
+  plan.available = 100'000;
+  EXPECT_EQ(room_of_steps({}, plan), 70'000) << "a tenth stays free where caches take what is left";
+  plan.caches.kv_bytes = 60'000;
+  plan.caches.state_bytes = 15'000;
+  EngineOptions tokens, bytes;
+  tokens.cache_tokens = 16, bytes.cache_bytes = 75'000;
+  for (const EngineOptions& asked : {tokens, bytes}) {
+    EXPECT_TRUE(asks_for_caches(asked));
+    EXPECT_EQ(room_of_steps(asked, plan), 5'000);
+    // Steps of 2,048 rows would have found no room beside these caches, and the start would have been refused.
+    const auto scratch = [](int rows) { return rows == 2048 ? int64_t{5'001} : int64_t{1'300}; };
+    EXPECT_EQ(step_rows(asked, DeviceKind::kCuda, room_of_steps(asked, plan), scratch), 512);
+  }
+  EXPECT_FALSE(asks_for_caches({}));
+}
+
 TEST(DeviceOptions, WhatAGpuDoesNotDoIsRefusedByName) {
   const auto refusal = [](auto change, DeviceKind device) {
     EngineOptions options;

@@ -106,6 +106,13 @@ std::string MemoryPlan::text() const {
   return text + fmt::format("  total   {} of {} available\n", mib(total()), mib(available));
 }
 
+bool asks_for_caches(const EngineOptions& options) { return options.cache_tokens > 0 || options.cache_bytes > 0; }
+
+int64_t room_of_steps(const EngineOptions& options, const MemoryPlan& plan) {
+  const int64_t all = asks_for_caches(options) ? plan.available : plan.available * 9 / 10;
+  return all - plan.weights.total() - plan.caches.kv_bytes - plan.caches.state_bytes;
+}
+
 void check_memory(const MemoryPlan& plan) {
   if (plan.total() > plan.available)
     fail(Code::kDevice, fmt::format("memory: the plan needs {} bytes, {} are available\n{}", plan.total(),
@@ -117,8 +124,7 @@ std::string taken_text(int64_t taken, int64_t planned, int64_t free_before, int6
   const int64_t less = free_before - free_now;
   return fmt::format(
       "{} taken, {} planned ({:+.2f} %); the GPU has {} {} free than before, the driver's own and other programs' "
-      "memory "
-      "included",
+      "memory included",
       mib(taken), mib(planned), over, mib(std::abs(less)), less < 0 ? "more" : "less");
 }
 

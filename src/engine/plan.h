@@ -19,9 +19,8 @@ void check_device_options(const EngineOptions& options, DeviceKind device);
 std::string formats_text(const EngineOptions& options, const ModelInfo& info);
 
 // Rows of one step where the options leave them open: 512, and on a GPU 2,048 (H200, 35B shape, prefill of 8,192
-// tokens: 35,288 tokens/s instead of 21,570) if their scratch takes at most a 16th of `room`, the memory that weights
-// leave. Deterministic steps have one shape whatever is in them, so they stay short, with room for a whole chunk beside
-// the decode rows.
+// tokens: 35,288 tokens/s instead of 21,570) if their scratch takes at most a 16th of `room`. Deterministic steps have
+// one shape whatever is in them, so they stay short, with room for a whole chunk beside the decode rows.
 int step_rows(const EngineOptions& options, DeviceKind device, int64_t room,
               const std::function<int64_t(int rows)>& scratch_bytes);
 
@@ -48,6 +47,13 @@ struct MemoryPlan {
   int64_t total() const { return weights.total() + scratch_bytes + caches.kv_bytes + caches.state_bytes; }
   std::string text() const;
 };
+// Caches whose size was asked for, rather than what is left.
+bool asks_for_caches(const EngineOptions& options);
+
+// Memory that steps may take their scratch from: what caches of a size that was asked for, planned already, leave
+// beside the weights; or what is shared with caches that take the rest, up to nine tenths of a GPU's memory.
+int64_t room_of_steps(const EngineOptions& options, const MemoryPlan& plan);
+
 // Fails with kDevice when more is planned than there is.
 void check_memory(const MemoryPlan& plan);
 

@@ -176,15 +176,16 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
     }
     return bytes;
   };
-  limits.rows = step_rows(options, device.kind, available - ranks.weights.total(), [&](int rows) {
+  const CacheBytes cache_bytes = cache_bytes_of(ranks.models);
+  if (asks_for_caches(options)) plan.caches = plan_caches(options, options.cache_bytes, model, cache_bytes);
+  const int64_t room = room_of_steps(options, plan);
+  limits.rows = step_rows(options, device.kind, room, [&](int rows) {
     limits.rows = rows;  // what scratch() counts
     return scratch();
   });
-  int64_t cache_bytes = options.cache_bytes;
-  if (cache_bytes == 0)
-    cache_bytes = on_gpu ? std::max(plan.available * 9 / 10 - plan.weights.total() - scratch(), int64_t{1} << 20)
-                         : kHostCacheBytes;
-  plan.caches = plan_caches(options, cache_bytes, model, cache_bytes_of(ranks.models));
+  if (!asks_for_caches(options))
+    plan.caches = plan_caches(options, on_gpu ? std::max(room - scratch(), int64_t{1} << 20) : kHostCacheBytes, model,
+                              cache_bytes);
   limits.logit_rows = plan.caches.max_running;
   plan.scratch_bytes = scratch();
   info.plan = fmt::format(
