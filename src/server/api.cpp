@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cctype>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
@@ -19,6 +21,19 @@ bool same_secret(std::string_view given, std::string_view secret) {
   for (size_t i = 0; i < given.size(); ++i)
     difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(secret[i % secret.size()]);
   return difference == 0;
+}
+
+// Types, codings and schemes are words in any case.
+bool same_word(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
+    return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));
+  });
+}
+
+// RFC 9110 8.3.1: without the parameters.
+std::string_view media_type(std::string_view value) {
+  value = value.substr(0, value.find(';'));
+  return value.substr(0, value.find_last_not_of(" \t") + 1);
 }
 
 }  // namespace
@@ -97,14 +112,14 @@ void Api::dispatch(Call& call) {
         {405, fmt::format("{} does not take {}; it takes {}", call.route, method, allowed), {}, "method_not_allowed"},
         {{"Allow", allowed}}};
   const std::string& type = call.request.content_type;
-  if (method == "POST" && !type.empty() && !type.starts_with("application/json"))
+  if (method == "POST" && !type.empty() && !same_word(media_type(type), "application/json"))
     throw ApiRefusal{{415,
                       fmt::format("Content-Type: must be application/json, got {}", type.substr(0, 100)),
                       {},
                       "unsupported_media_type"},
                      {}};
   const std::string& encoding = call.request.content_encoding;
-  if (method == "POST" && !encoding.empty() && encoding != "identity")
+  if (method == "POST" && !encoding.empty() && !same_word(encoding, "identity"))
     throw ApiRefusal{{415,
                       fmt::format("Content-Encoding: must be identity or absent, got {}", encoding.substr(0, 100)),
                       {},
@@ -117,7 +132,8 @@ bool Api::authorized(const HttpRequest& request) const {
   if (options_.api_key.empty()) return true;
   static constexpr std::string_view kScheme = "Bearer ";
   const std::string_view given = request.authorization;
-  return given.starts_with(kScheme) && same_secret(given.substr(kScheme.size()), options_.api_key);
+  return same_word(given.substr(0, kScheme.size()), kScheme) &&
+         same_secret(given.substr(kScheme.size()), options_.api_key);
 }
 
 void Api::check_host(const HttpRequest& request) const {
@@ -150,8 +166,10 @@ void Api::check_model(const std::string& name) const {
 }
 
 void Api::note_ignored(const std::vector<std::string>& fields) {
-  if (!fields.empty() && !told_ignored_.exchange(true))
-    log::warn("server: unknown request fields are ignored: {} (said once)", fmt::join(fields, ", "));
+  if (fields.empty() || told_ignored_.exchange(true)) return;
+  // Names are the client's: escaped, so that none ends the line or moves the cursor of a terminal.
+  log::warn("server: unknown request fields are ignored: {} (said once)",
+            nlohmann::ordered_json(fields).dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 void Api::chat(Call& call) {

@@ -360,8 +360,36 @@ TEST_F(ApiTest, TheKeyIsAskedForEverywhereButHealth) {
   for (const char* path : {"/v1/models", "/metrics", "/v1/plan"}) EXPECT_EQ(client.get(path).status, 401) << path;
   for (const char* given : {"secret", "Bearer secre", "Bearer secret2", "Bearer ", "Basic secret", "Bearer Secret"})
     EXPECT_EQ(client.get("/v1/models", "Authorization: " + std::string(given) + "\r\n").status, 401) << given;
-  EXPECT_EQ(client.get("/v1/models", "Authorization: Bearer secret\r\n").status, 200);
+  for (const char* scheme : {"Bearer", "bearer", "BEARER"})
+    EXPECT_EQ(client.get("/v1/models", "Authorization: " + std::string(scheme) + " secret\r\n").status, 200) << scheme;
   EXPECT_EQ(client.post("/v1/completions", R"({"prompt":"a"})").status, 401);
+}
+
+TEST_F(ApiTest, ABodyIsJsonByItsMediaTypeInAnyCase) {
+  start_saying("a");
+  const auto status = [&](const std::string& type) {
+    HttpClient client(server->port());
+    const std::string body = R"({"prompt":"a"})";
+    client.send("POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: " + type +
+                "\r\nContent-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+    return client.read_answer().status;
+  };
+  for (const char* type : {"application/json", "Application/JSON", "application/json ; charset=utf-8"})
+    EXPECT_EQ(status(type), 200) << type;
+  for (const char* type : {"application/jsonl", "application/json-patch+json", "text/plain; application/json"})
+    EXPECT_EQ(status(type), 415) << type;
+}
+
+TEST_F(ApiTest, NamesOfUnknownFieldsCannotForgeTheLog) {
+  start_saying("a");
+  testing::internal::CaptureStderr();
+  const auto answer = HttpClient(server->port())
+                          .post("/v1/completions", R"({"prompt":"a","x\nI ready\u001b[2J\u0000\u009b":1,"plain":2})");
+  const std::string log = testing::internal::GetCapturedStderr();
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  EXPECT_EQ(log,
+            R"(W server: unknown request fields are ignored: ["x\nI ready\u001b[2J\u0000\u009b","plain"] (said once))"
+            "\n");
 }
 
 TEST_F(ApiTest, WithoutAKeyOnlyHostsThatNoWebsiteHas) {

@@ -48,6 +48,7 @@ constexpr auto kAwait = net::as_tuple(net::use_awaitable);
 constexpr size_t kWritePiece = size_t{64} << 10;
 constexpr std::chrono::milliseconds kPeerPoll{200};
 constexpr std::chrono::milliseconds kLinger{5'000};
+constexpr std::chrono::minutes kWarnAgain{1};
 
 std::string header_text(int status, std::string_view content_type, const HttpHeaders& headers) {
   const auto reason = http::obsolete_reason(static_cast<http::status>(status));
@@ -242,12 +243,17 @@ struct HttpServer::Impl {
   };
 
   net::awaitable<void> accept_loop() {
+    net::steady_timer::time_point quiet_until{};
     for (;;) {
       const Strand strand = net::make_strand(*io);
       auto [ec, socket] = co_await acceptor.async_accept(strand, kAwait);
       if (ec == net::error::operation_aborted || !acceptor.is_open()) co_return;
       if (ec) {  // no file descriptor left, or the client is gone again
-        log::warn("server: accept: {}", ec.message());
+        // It may go on for as long as clients hold what they have.
+        if (const auto now = net::steady_timer::clock_type::now(); now >= quiet_until) {
+          log::warn("server: accept: {} (said once a minute)", ec.message());
+          quiet_until = now + kWarnAgain;
+        }
         net::steady_timer pause(acceptor.get_executor());
         pause.expires_after(std::chrono::milliseconds(100));
         co_await pause.async_wait(kAwait);
@@ -298,7 +304,14 @@ struct HttpServer::Impl {
         co_await refuse(stream, *failure);
         break;
       }
-      if (!ec && parser.get()[http::field::expect] == "100-continue") {
+      HttpRequest request;
+      bool http11 = false, keep_alive = false;
+      if (!ec) {
+        request = take_head(parser);
+        http11 = parser.get().version() >= 11;
+        keep_alive = parser.keep_alive();
+      }
+      if (!ec && waits_for_continue(parser)) {
         static constexpr std::string_view kContinue = "HTTP/1.1 100 Continue\r\n\r\n";
         co_await net::async_write(stream, net::buffer(kContinue.data(), kContinue.size()), kAwait);
       }
@@ -312,9 +325,8 @@ struct HttpServer::Impl {
         break;
       }
       stream.expires_never();
-      const bool http11 = parser.get().version() >= 11;
-      const bool keep_alive = parser.keep_alive();
-      const auto exchange = std::make_shared<LiveExchange>(io, stream.get_executor(), take_request(parser), http11,
+      request.body = std::move(parser.get().body());
+      const auto exchange = std::make_shared<LiveExchange>(io, stream.get_executor(), std::move(request), http11,
                                                            keep_alive && !draining);
       exchange->guarded([&] { handler(exchange); });
       co_await (exchange->pump(stream, options.write_timeout) || watch_peer(stream));

@@ -60,8 +60,8 @@ std::optional<ApiError> header_failure(const HttpParser& parser) {
   return failure != nullptr ? std::optional(*failure) : std::nullopt;
 }
 
-HttpRequest take_request(HttpParser& parser) {
-  auto& message = parser.get();
+HttpRequest take_head(const HttpParser& parser) {
+  const auto& message = parser.get();
   HttpTarget target = std::get<HttpTarget>(target_of(parser));  // header_failure() let it through
   HttpRequest request;
   request.method = text_of(message.method_string());
@@ -71,27 +71,38 @@ HttpRequest take_request(HttpParser& parser) {
   request.authorization = text_of(message[http::field::authorization]);
   request.content_type = text_of(message[http::field::content_type]);
   request.content_encoding = text_of(message[http::field::content_encoding]);
-  request.body = std::move(message.body());
   return request;
+}
+
+// RFC 9110 10.1.1: in any case, and never of HTTP/1.0.
+bool waits_for_continue(const HttpParser& parser) {
+  return parser.get().version() >= 11 && beast::iequals(parser.get()[http::field::expect], "100-continue");
 }
 
 HttpRequest parse_http(std::string_view bytes, const HttpOptions& options) {
   HttpParser parser;
   limit(parser, options);
-  parser.eager(true);
   error_code ec;
-  while (!parser.is_done() && !ec) {
-    const size_t used = parser.put(boost::asio::buffer(bytes.data(), bytes.size()), ec);
-    if (used == 0 && !ec) break;
-    bytes.remove_prefix(used);
-    if (bytes.empty()) break;
+  const auto read = [&] {
+    while (!parser.is_done() && !ec && !bytes.empty()) {
+      const size_t used = parser.put(boost::asio::buffer(bytes.data(), bytes.size()), ec);
+      if (used == 0 || (!parser.eager() && parser.is_header_done())) return bytes.remove_prefix(used);
+      bytes.remove_prefix(used);
+    }
+  };
+  read();
+  if (!ec && parser.is_header_done()) {
+    if (const auto failure = header_failure(parser)) fail(Code::kInvalidRequest, failure->message);
+    HttpRequest request = take_head(parser);
+    parser.eager(true);
+    read();
+    if (!ec && parser.is_done()) {
+      request.body = std::move(parser.get().body());
+      return request;
+    }
   }
-  if (ec || !parser.is_done()) {
-    const auto failure = read_failure(ec, options);
-    fail(Code::kInvalidRequest, failure ? failure->message : "request: incomplete");
-  }
-  if (const auto failure = header_failure(parser)) fail(Code::kInvalidRequest, failure->message);
-  return take_request(parser);
+  const auto failure = read_failure(ec, options);
+  fail(Code::kInvalidRequest, failure ? failure->message : "request: incomplete");
 }
 
 }  // namespace mettle

@@ -20,7 +20,11 @@ std::optional<ApiError> read_failure(const boost::system::error_code& ec, const 
 // names could not tell which one was meant without one Host, which must also stand beside a target that names one.
 std::optional<ApiError> header_failure(const HttpParser& parser);
 
-// Of a complete request that header_failure() let through.
-HttpRequest take_request(HttpParser& parser);
+// The request without its body, of a complete header that header_failure() let through. Taken before the body is read:
+// Beast puts the trailers of a chunked body among the fields, and no trailer may be a key, a type or a host.
+HttpRequest take_head(const HttpParser& parser);
+
+// A client that holds its body back until it is told to send it.
+bool waits_for_continue(const HttpParser& parser);
 
 }  // namespace mettle

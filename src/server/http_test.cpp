@@ -68,6 +68,24 @@ TEST(Http, AnswersKeepsAliveAndPipelines) {
   EXPECT_EQ(client.receive(), "") << "HTTP/1.0 ends the connection";
 }
 
+TEST(Http, TrailersAreNoFieldsOfTheRequest) {
+  HttpServer server({}, [](const std::shared_ptr<Exchange>& e) {
+    const HttpRequest& r = e->request();
+    e->respond(
+        {.body = r.authorization + "|" + r.content_type + "|" + r.content_encoding + "|" + r.host + "|" + r.body});
+  });
+  server.start();
+  HttpClient client(server.port());
+  const std::string request =
+      "POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n2;a=\"b;c\"\r\nok\r\n0\r\nAuthorization: Bearer "
+      "stolen\r\nContent-Type: text/plain\r\nContent-Encoding: gzip\r\nHost: y\r\nConnection: close\r\n\r\n";
+  client.send(request);
+  EXPECT_EQ(client.read_answer().body, "|||x|ok");
+  EXPECT_EQ(client.get("/").body, "|||x|") << "closed by a trailer";
+  const HttpRequest parsed = parse_http(request, {});
+  EXPECT_EQ(parsed.authorization + parsed.content_type + parsed.content_encoding + parsed.host + parsed.body, "xok");
+}
+
 TEST(Http, ContinuesABodyThatWasAnnounced) {
   HttpServer server({}, echo);
   server.start();
@@ -76,6 +94,13 @@ TEST(Http, ContinuesABodyThatWasAnnounced) {
   EXPECT_EQ(client.receive_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
   client.send("ok");
   EXPECT_EQ(client.read_answer().body, "POST /e ok");
+  client.send("POST /f HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nExpect: 100-Continue\r\n\r\n");
+  EXPECT_EQ(client.receive_until("\r\n\r\n"), "HTTP/1.1 100 Continue\r\n\r\n");
+  client.send("ok");
+  EXPECT_EQ(client.read_answer().body, "POST /f ok");
+  HttpClient old(server.port());
+  old.send("POST /o HTTP/1.0\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\nok");
+  EXPECT_TRUE(old.receive_all().starts_with("HTTP/1.1 200 OK\r\n")) << "HTTP/1.0 knows no such answer";
 }
 
 TEST(Http, RefusesWhatIsTooLargeAndStillDeliversTheAnswer) {

@@ -121,7 +121,8 @@ void read_sampling(const FieldReader& body, const RequestContext& context, Sampl
   const int64_t top_k = body.integer("top_k", -1, std::numeric_limits<int32_t>::max()).value_or(d.top_k.value_or(0));
   s.top_k = top_k <= 0 || top_k >= context.vocab_size ? 0 : static_cast<int>(top_k);
   if (const Json* seed = body.find("seed")) {
-    if (!seed->is_number_integer()) refuse_field("seed", "must be an integer", *seed);
+    if (!seed->is_number_integer())
+      refuse_field("seed", fmt::format("must be an integer in {}..{}", INT64_MIN, UINT64_MAX), *seed);
     s.seed = seed->is_number_unsigned() ? seed->get<uint64_t>() : static_cast<uint64_t>(seed->get<int64_t>());
   }
   if (const Json* bias = body.object("logit_bias")) {
@@ -130,8 +131,9 @@ void read_sampling(const FieldReader& body, const RequestContext& context, Sampl
     const FieldReader entries(*bias, "logit_bias");
     for (const auto& [key, value] : bias->items()) {
       int32_t id = -1;
-      const auto [end, ec] = std::from_chars(key.data(), key.data() + key.size(), id);
-      if (ec != std::errc() || end != key.data() + key.size() || id < 0 || id >= context.vocab_size)
+      const std::errc ec = std::from_chars(key.data(), key.data() + key.size(), id).ec;
+      // In one form each: "5" and "05" would be two biases of one token.
+      if (ec != std::errc() || id < 0 || id >= context.vocab_size || key != std::to_string(id))
         refuse_field("logit_bias", fmt::format("keys must be token ids in 0..{}", context.vocab_size - 1), Json(key));
       if (const auto v = entries.number(key, -100, 100)) s.logit_bias.emplace_back(id, static_cast<float>(*v));
     }
