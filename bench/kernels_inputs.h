@@ -38,7 +38,7 @@ const Backend<Op>& backend(std::string_view name) {
   fail(Code::kInternal, "bench: no backend " + std::string(name));
 }
 
-// Random rows in bfloat16.
+// Random in bfloat16, zeros in other formats.
 struct Rows {
   Buffer memory;
   TensorView view;

@@ -107,7 +107,8 @@ bool tell_failures(const TuneResult& result) {
   for (const std::string& r : result.refused) say(fmt::format("nothing is proved for {}: it cannot be tuned\n", r));
   for (const std::string& d : result.dropped) say(fmt::format("not timed: {}\n", d));
   for (const std::string& t : result.from_cache)
-    say(fmt::format("timed from the GPU's caches, which had no room for copies of the weights, and not kept: {}\n", t));
+    say(fmt::format(
+        "timed from the GPU's caches, since its memory had no room for copies of the weights, and not kept: {}\n", t));
   return result.refused.empty() && result.dropped.empty();
 }
 
