@@ -156,15 +156,21 @@ void run(Extent grid, Extent block, const std::function<void()>& kernel) {
     for (unsigned y = 0; y < grid.y; ++y)
       for (unsigned x = 0; x < grid.x; ++x) run_block_at({x, y, z});
 }
-void run_together(Extent grid, Extent block, const std::function<void()>& prepare,
+void run_together(Extent grid, Extent block, const std::function<uint8_t*()>& shared, size_t shared_bytes,
                   const std::function<void()>& kernel) {
+  static constexpr uint8_t kNobodys = 0xA5;
+  if (shared_bytes > kSharedBytes) give_up("more shared memory is asked for than a block may have");
   std::vector<std::thread> blocks;
   for (unsigned x = 0; x < grid.x; ++x)
     blocks.emplace_back([&, x, seed = order()] {
       set_order(seed);
-      prepare();
+      uint8_t* const memory = shared();
+      std::fill(memory + shared_bytes, memory + kSharedBytes, kNobodys);
+      set_dynamic(memory, shared_bytes);
       take_up(grid, block, kernel);
       run_block_at({x, 0, 0});
+      if (std::any_of(memory + shared_bytes, memory + kSharedBytes, [](uint8_t b) { return b != kNobodys; }))
+        give_up("a block has written behind the shared memory that its launch asks for");
     });
   for (std::thread& b : blocks) b.join();
 }

@@ -22,11 +22,13 @@ extern thread_local Index thread_index, block_index;
 extern thread_local Extent block_extent, grid_extent;
 
 inline constexpr size_t kSharedBytes = 228 << 10;
-// Runs the kernel for every block and thread; `shared`: its dynamic memory, or null.
+// Runs the kernel for every block and thread, one block after the other.
 void run(Extent grid, Extent block, const std::function<void()>& kernel);
 void set_dynamic(uint8_t* shared, size_t bytes);  // of this thread of the CPU
-// Blocks that wait for each other. `prepare` runs first on the thread of each.
-void run_together(Extent grid, Extent block, const std::function<void()>& prepare, const std::function<void()>& kernel);
+// Blocks that wait for each other. `shared`: the dynamic memory, kSharedBytes, of the thread that asks; a block that
+// writes behind the first `shared_bytes` of it ends the program.
+void run_together(Extent grid, Extent block, const std::function<uint8_t*()>& shared, size_t shared_bytes,
+                  const std::function<void()>& kernel);
 void set_order(uint64_t seed);
 
 void sync_block();
