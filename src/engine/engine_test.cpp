@@ -558,7 +558,7 @@ TEST(Engine, OptionsOutOfRangeAreNamed) {
     }
   };
   expect([](EngineOptions& o) { o.tp_size = 0; }, "tp_size: must be in 1..64, got 0");
-  expect([](EngineOptions& o) { o.step_tokens = -1; }, "step_tokens: must be in 1..65536, got -1");
+  expect([](EngineOptions& o) { o.step_tokens = -1; }, "step_tokens: must be in 0..65536, got -1");
   expect([](EngineOptions& o) { o.max_running = 0; }, "max_running: must be in 1..4096, got 0");
   expect([](EngineOptions& o) { o.threads = -1; }, "threads: must be in 0..1024, got -1");
   expect([](EngineOptions& o) { o.context_length = 5000; }, "must be at most the model's 4096, got 5000");

@@ -35,8 +35,8 @@ void check_options(const EngineOptions& o) {
   check_option("context_length", o.context_length, 0, 1 << 24);
   check_option("max_running", o.max_running, 1, 4096);
   // A deterministic step always has room for one whole chunk beside the decode rows.
-  if (o.step_tokens != 0)
-    check_option("step_tokens", o.step_tokens, o.deterministic ? o.max_running + kChunkGrid : 1, 1 << 16);
+  const int least = o.deterministic && o.step_tokens != 0 ? o.max_running + kChunkGrid : 0;
+  check_option("step_tokens", o.step_tokens, least, 1 << 16);
   check_option("cache_tokens", o.cache_tokens, 0, int64_t{1} << 40);
   check_option("cache_bytes", o.cache_bytes, 0, int64_t{1} << 50);
   check_option("max_waiting", o.max_waiting, 1, 1 << 20);
