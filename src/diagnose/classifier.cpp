@@ -263,6 +263,13 @@ class Classifier {
     }
   }
 
+  // Dumps of stacks (faulthandler) have frames without ", in" and no error behind them.
+  bool ends_inside_a_traceback() const {
+    const uint64_t last = all_.last.seq;
+    const bool frame = run_.last_frame.seq == last && run_.last_frame.line.text.find(", in ") != std::string::npos;
+    return last > 0 && run_.stopping.seq == 0 && (frame || run_.cut_trace == last);
+  }
+
   // Something is wrong, and no signature says what. False: nothing is wrong.
   bool fault() {
     const Unmatched* first = nullptr;
@@ -275,7 +282,9 @@ class Classifier {
     const bool hangs = options_.silent_s && *options_.silent_s >= 60;
     const bool empty = run_.lines == 0 || all_.last.seq == 0;
     const bool no_text = all_.no_text * 2 > all_.looked_at && run_.successes == 0 && run_.ready.seq == 0;
-    if (first == nullptr && !died() && !hangs && !empty && !no_text) return false;
+    // Whoever writes a traceback writes its error with it, unless it was killed or the log was cut there.
+    const bool cut = ends_inside_a_traceback();
+    if (first == nullptr && !died() && !hangs && !empty && !no_text && !cut) return false;
     d_.cause = "UNKNOWN";
     d_.confidence = Confidence::kLow;
     d_.phase = first != nullptr ? first->phase : run_.phase;
@@ -289,6 +298,10 @@ class Classifier {
     } else if (no_text) {
       d_.sentence = fmt::format("This is no log: {} of the first {} lines hold bytes that no text has.", all_.no_text,
                                 all_.looked_at);
+    } else if (cut) {
+      d_.evidence.push_back(all_.last.line);
+      d_.sentence = fmt::format("The log ends inside a traceback{}: the error that it tells of is not there.",
+                                where(d_.phase, {}));
     } else if (c_.died_seq > 0) {
       d_.sentence = fmt::format("It died{}, and only lines that follow any failure are here.", where(d_.phase, {}));
     } else if (bad_exit()) {

@@ -414,7 +414,10 @@ void Collector::trace(string_view clean, const Head& head) {
     --open_traces_;
     return;
   }
-  if (body.empty() || body.front() == ' ' || body.front() == '\t' || body.substr(0, 9) == "Traceback") return;
+  if (body.empty() || body.front() == ' ' || body.front() == '\t' || body.substr(0, 9) == "Traceback") {
+    if (!body.empty()) run().cut_trace = seq_;
+    return;
+  }
   t.open = false;
   --open_traces_;
   if (!inherited_.empty() && rank == rank_label(inherited_)) inherited_until_ = seq_ + kChain;

@@ -126,6 +126,19 @@ TEST(Diagnose, NothingIsUnknownAndSaysWhatToSend) {
   EXPECT_EQ(odd.evidence[0].text, "foo.BarError: odd");
 }
 
+TEST(Diagnose, ALogThatEndsInsideATracebackIsNotHealthy) {
+  const std::string trace = "Traceback (most recent call last):\n  File \"a.py\", line 3, in f\n    g()\n";
+  const Diagnosis cut = of("INFO starting\n" + trace);
+  EXPECT_EQ(cut.cause, "UNKNOWN");
+  EXPECT_NE(cut.sentence.find("ends inside a traceback"), std::string::npos) << cut.sentence;
+  ASSERT_EQ(cut.evidence.size(), 1u);
+  EXPECT_EQ(cut.evidence[0].line, 4u);
+  EXPECT_EQ(of(kServing + trace + "\n").cause, "UNKNOWN");
+  EXPECT_EQ(of("INFO starting\n" + trace.substr(0, trace.find("    g()"))).cause, "UNKNOWN");
+  EXPECT_TRUE(of("INFO starting\nThread 0x1 (most recent call first):\n  File \"a.py\", line 3 in f\n").healthy());
+  EXPECT_TRUE(of(trace + "INFO it goes on\n").healthy());
+}
+
 TEST(Diagnose, ThePhaseIsNamedOnlyWhenALineTellsOfIt) {
   const std::string fault = "CUDA error: misaligned address\n";
   EXPECT_EQ(of(fault).phase, "");
@@ -329,7 +342,7 @@ TEST(Diagnose, WhatStandsInPromptsAndHelpIsNotTheServers) {
 }
 
 TEST(Diagnose, HostileTextIsBoundedAndCannotReachTheTerminal) {
-  std::string log = "RuntimeError: CUDA error: misaligned address \x1b[31m\x07\x01" + std::string(5000, 'x') + "\n";
+  std::string log = "RuntimeError: CUDA error: misaligned address \x1b[31m\x07\x01\xC2\x9B" + std::string(5000, 'x') + "\n";
   for (int i = 0; i < 20000; ++i)
     log +=
         "[2026-01-12 10:00:09 TP" + std::to_string(i) + "] no kernel image is available for execution on the device\n";
@@ -340,6 +353,7 @@ TEST(Diagnose, HostileTextIsBoundedAndCannotReachTheTerminal) {
   EXPECT_LE(d.notes.size(), 10u);
   const std::string text = to_text(d, false);
   EXPECT_EQ(text.find_first_of("\x1b\x07\x01"), std::string::npos);
+  EXPECT_EQ(text.find("\xC2\x9B"), std::string::npos);  // CSI in one character
   EXPECT_LT(text.size(), 20000u);
 }
 

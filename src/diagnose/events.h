@@ -52,6 +52,7 @@ struct Run {
   std::vector<Line> misleading;
   std::map<std::string, Place> facts;
   Place ready, first_success, last_success, stopping, last_frame, tuned;
+  uint64_t cut_trace = 0;  // the newest line of a traceback whose end is not seen yet
   uint64_t successes = 0, lines = 0;
   std::string phase;  // empty: no line told of one yet
   std::map<std::string, std::string> rank_phase;
