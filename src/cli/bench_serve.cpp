@@ -261,6 +261,15 @@ LoadRun loaded(ServeBench& b, const std::string& what, const std::vector<LoadPro
   return run;
 }
 
+// " 3 of 4 requests failed, the first: ..."; empty when all went well.
+std::string failures_text(const LoadRun& run) {
+  const auto failed = [](const LoadRequest& r) { return !r.error.empty(); };
+  const auto count = std::count_if(run.requests.begin(), run.requests.end(), failed);
+  if (count == 0) return "";
+  return fmt::format(" {} of {} requests failed, the first: {}", count, run.requests.size(),
+                     std::find_if(run.requests.begin(), run.requests.end(), failed)->error);
+}
+
 // Runs one level. False, with the reason said, when its figures would be about the client.
 bool measure(ServeBench& b, LoadLevel& level, const TextModel* model, uint64_t salt) {
   const int count = b.requests > 0 ? b.requests : std::max(16, level.rate > 0 ? 100 : 4 * level.concurrency);
@@ -288,13 +297,16 @@ bool measure(ServeBench& b, LoadLevel& level, const TextModel* model, uint64_t s
     if (!why.empty()) {
       say(fmt::format(
           "{}: no figures, this client was the bottleneck: {}. They would tell of this machine, not of the server: "
-          "ask for less, or run it elsewhere.\n",
-          level.rate > 0 ? level.name : level.name + " in flight", why));
+          "ask for less, or run it elsewhere.{}\n",
+          level.rate > 0 ? level.name : level.name + " in flight", why, failures_text(run)));
       return false;
     }
     if (model != nullptr) check_tokens(level.check, *model, b.load.chat, prompts, run);
-    for (size_t i = 0; i < prompts.size(); ++i)  // a server without usage: what we know
-      if (run.requests[i].input_tokens == 0) run.requests[i].input_tokens = prompts[i].input_tokens;
+    for (size_t i = 0; i < prompts.size(); ++i) {
+      LoadRequest& r = run.requests[i];
+      level.check.output_over_asked += r.error.empty() && r.output_tokens > prompts[i].output_tokens;
+      if (r.input_tokens == 0) r.input_tokens = prompts[i].input_tokens;  // a server without usage: what we know
+    }
     level.repeats.push_back(std::move(run));
   }
   return true;

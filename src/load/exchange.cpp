@@ -35,11 +35,15 @@ int count_field(const Json& object, const char* key) {
   return count < 0 || count > kMostTokens ? 0 : static_cast<int>(count);
 }
 
-// What a server sent, fit to stand in a line: no control characters, not long.
+// What a server sent, fit to stand in a line: no control characters (U+0080..U+009F are some too), not long.
 std::string as_line(std::string_view text) {
   std::string out(text.substr(0, kMostQuoted));
-  for (char& c : out)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  for (size_t i = 0; i < out.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(out[i]);
+    if (byte < 0x20 || byte == 0x7f) out[i] = ' ';
+    if (byte == 0xC2 && i + 1 < out.size() && (static_cast<unsigned char>(out[i + 1]) & 0xE0) == 0x80)
+      out[i] = out[i + 1] = ' ';
+  }
   if (text.size() > kMostQuoted) out += "...";
   return out;
 }

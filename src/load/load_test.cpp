@@ -162,6 +162,11 @@ TEST(Load, WhatGoesWrongHasAKindAndASentence) {
   };
   EXPECT_EQ(kind(answering(500, R"({"error":{"message":"CUDA error"}})"), "HTTP 500: CUDA error"), "http_500");
   EXPECT_EQ(kind(answering(429, "slow\ndown"), "HTTP 429: slow down"), "http_429");
+  EXPECT_EQ(kind(answering(503,
+                           "\x1b[2J \xC2\x9B"
+                           "2J \xC2\xA9"),
+                 "HTTP 503:  [2J   2J \xC2\xA9"),
+            "http_503");
   EXPECT_EQ(kind(answering(204, ""), "HTTP 204"), "http_204");
   EXPECT_EQ(kind(answering(200, "<html>"), "must be JSON, got \"<html>\""), "bad_json");
   EXPECT_EQ(kind(answering(200, "{}"), "choices"), "bad_json");

@@ -147,6 +147,9 @@ std::string check_text(const LoadReport& report, const std::vector<Column>& colu
       text += fmt::format("{} of {} answers{} came without usage: their tokens are pieces of the stream\n",
                           c.f.without_usage, c.f.completed, at);
     const TokenCheck& k = c.level.check;
+    if (k.output_over_asked > 0)
+      text += fmt::format("{} of {} answers{} have more tokens by the server's usage than were asked for\n",
+                          k.output_over_asked, c.f.completed, at);
     if (k.input_compared > 0)
       text += fmt::format("{} counts {} of {} prompts{} differently than the server\n", report.tokenizer,
                           k.input_differ, k.input_compared, at);

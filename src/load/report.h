@@ -13,6 +13,7 @@ struct TokenCheck {  // the server's counts against a local tokenizer; nothing c
   int input_compared = 0, input_differ = 0;
   int output_compared = 0, output_differ = 0;  // the text encoded again: an answer may have been made of other tokens
   int64_t output_retokenized = 0;
+  int output_over_asked = 0;  // the usage names more tokens than the request allowed: needs no tokenizer
 };
 
 struct LoadLevel {

@@ -104,7 +104,8 @@ Json level_json(const LoadReport& report, const LoadLevel& level, bool details) 
   json["token_check"] = {{"input_compared", k.input_compared},
                          {"input_differ", k.input_differ},
                          {"output_compared", k.output_compared},
-                         {"output_differ", k.output_differ}};
+                         {"output_differ", k.output_differ},
+                         {"output_over_asked", k.output_over_asked}};
   json["client"] = {{"cpu_cores_used", run.client_cpu},
                     {"cpu_cores", run.client_cores},
                     {"lag_p99_ms", run.client_lag_ms},

@@ -352,6 +352,24 @@ class Misbehaviour(unittest.TestCase):
         self.assertIn("4 of 4 answers came without usage", r.stdout)
         self.assertRegex(r.stdout, r"(?m)^Total generated tokens: +8$")
 
+    def test_usage_of_more_tokens_than_were_asked_for(self):
+        def answer(handler, body, number):
+            usage = {"choices": [], "usage": {"prompt_tokens": 7, "completion_tokens": body["max_tokens"] + 1000}}
+            handler.events(piece("a", "length"), usage, "[DONE]")
+        r = self.run_against(answer)
+        self.assertEqual(r.returncode, 0, r)
+        self.assertIn("4 of 4 answers have more tokens by the server's usage than were asked for", r.stdout)
+        self.assertNotIn("than were asked for", self.run_against(good).stdout)
+
+    def test_what_failed_is_told_when_there_are_no_figures(self):
+        def answer(handler, body, number):
+            handler.plain(500, {"error": {"message": "out of blocks"}})
+        with Fake(answer) as fake:
+            r = bench("serve", fake.url, "--concurrency", "2", "--num-prompts", "4", "--random-output-len", "3", "--warmup", "0",
+                      "--max-client-cpu", "0", "--max-client-lag", "0")
+        self.assertEqual((r.returncode, r.stdout), (1, ""), r)
+        self.assertRegex(r.stderr, r"this client was the bottleneck.* 4 of 4 requests failed, the first: HTTP 500: out of blocks")
+
     def test_a_server_that_is_too_slow(self):
         release = threading.Event()
         try:
