@@ -394,7 +394,8 @@ struct HttpServer::Impl {
 HttpServer::HttpServer(HttpOptions options, HttpHandler handler)
     : impl_(std::make_unique<Impl>(std::move(options), std::move(handler))) {
   const std::string& host = impl_->options.host;
-  const std::string where = host + ":" + std::to_string(impl_->options.port);
+  const bool v6 = host.find(':') != std::string::npos;
+  const std::string where = (v6 ? "[" + host + "]" : host) + ":" + std::to_string(impl_->options.port);
   error_code ec;
   tcp::resolver resolver(*impl_->io);
   const auto found = resolver.resolve(host, std::to_string(impl_->options.port), tcp::resolver::passive, ec);

@@ -365,6 +365,12 @@ TEST(Http, PortsInUseAndForeignAddressesAreRefused) {
         << e.message;
   }
   EXPECT_THROW(HttpServer({.host = "192.0.2.1"}, echo), Error);
+  try {
+    HttpServer({.host = "2001:db8::1", .port = 4711}, echo);
+    FAIL() << "an address of documents";
+  } catch (const Error& e) {
+    EXPECT_NE(e.message.find("[2001:db8::1]:4711"), std::string::npos) << e.message;
+  }
   EXPECT_THROW(HttpServer({.host = "no such host"}, echo), Error);
 }
 
