@@ -342,7 +342,8 @@ TEST(Diagnose, WhatStandsInPromptsAndHelpIsNotTheServers) {
 }
 
 TEST(Diagnose, HostileTextIsBoundedAndCannotReachTheTerminal) {
-  std::string log = "RuntimeError: CUDA error: misaligned address \x1b[31m\x07\x01\xC2\x9B" + std::string(5000, 'x') + "\n";
+  std::string log =
+      "RuntimeError: CUDA error: misaligned address \x1b[31m\x07\x01\xC2\x9B" + std::string(5000, 'x') + "\n";
   for (int i = 0; i < 20000; ++i)
     log +=
         "[2026-01-12 10:00:09 TP" + std::to_string(i) + "] no kernel image is available for execution on the device\n";
