@@ -14,8 +14,8 @@ inline constexpr int kFusedHidden = 4096, kFusedWidth = 2048;
 
 void moe_fused_small(const MoeArgs& args, CUstream_st* stream);
 
-// What the launches of one stream leave each other has a place per stream: streams that are alive at once share none,
-// as long as there are no more of them than places.
+// What the launches of one stream leave each other has a place per stream: the first kFusedStates streams of a process
+// share none.
 inline constexpr int kFusedStates = 8;
 int fused_state_of(CUstream_st* stream);
 
