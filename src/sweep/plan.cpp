@@ -113,7 +113,7 @@ class Reader {
     if (node == nullptr) return;
     const toml::array* list = node->as_array();
     if (list == nullptr || list->size() > most_entries)
-      bad(key, fmt::format("must be a list of at most {} whole numbers, is {}", most_entries, kind(*node)));
+      bad(key, fmt::format("must be a list of at most {} whole numbers, is {}", most_entries, shown(*node)));
     out.clear();
     for (const toml::node& entry : *list) out.push_back(whole(key, entry, least, most));
   }
@@ -174,7 +174,9 @@ class Reader {
     return "a value of kind " + out.str();
   }
   static std::string shown(const toml::node& node) {
-    if (const auto number = node.value<double>(); node.is_number() && number) return fmt::format("{}", *number);
+    if (const auto* whole = node.as_integer()) return fmt::format("{}", whole->get());  // not each one is a double
+    if (const auto* number = node.as_floating_point()) return fmt::format("{}", number->get());
+    if (const auto* list = node.as_array()) return fmt::format("a list of {}", list->size());
     return kind(node);
   }
   static bool variable_name(const std::string& name) {
@@ -271,7 +273,7 @@ std::vector<Axis> read_matrix(const toml::table& table, const std::string& file)
       in.bad(axis.name, fmt::format("must be a flag (\"--flag\") or a variable (\"env.NAME\"), is \"{}\"", axis.name));
     const toml::array* list = value.as_array();
     if (list == nullptr || list->empty() || list->size() > 64)
-      in.bad(axis.name, fmt::format("must be a list of 1 to 64 values, is {}", Reader::kind(value)));
+      in.bad(axis.name, fmt::format("must be a list of 1 to 64 values, is {}", Reader::shown(value)));
     for (const toml::node& entry : *list) axis.values.push_back(in.checked(axis.name, in.plain(axis.name, entry)));
     if (std::set<std::string>(axis.values.begin(), axis.values.end()).size() != axis.values.size())
       in.bad(axis.name, "must name each value once");

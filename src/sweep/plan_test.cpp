@@ -207,7 +207,8 @@ TEST(SweepPlan, BadValuesAreToldWithTheirPlaceAndValue) {
   EXPECT_THAT(refusal(head + "env = { \"A=B\" = \"1\" }"), HasSubstr("\"A=B\" is no name of a variable"));
   EXPECT_THAT(refusal(head + "env = { A = [1] }"), HasSubstr("must be a text, a number, true or false"));
   EXPECT_THAT(refusal(head + "[matrix]\nmoe = [1]"), HasSubstr("must be a flag"));
-  EXPECT_THAT(refusal(head + "[matrix]\n\"--moe\" = []"), HasSubstr("1 to 64 values"));
+  EXPECT_THAT(refusal(head + "[matrix]\n\"--moe\" = []"), HasSubstr("1 to 64 values, is a list of 0"));
+  EXPECT_THAT(refusal(head + "deadline_seconds = 9223372036854775807"), HasSubstr("is 9223372036854775807"));
   EXPECT_THAT(refusal(head + "[matrix]\n\"--moe\" = [\"a\", \"a\"]"), HasSubstr("each value once"));
   EXPECT_THAT(refusal(head + "[[cell]]\nname = \"a\"\n[[cell]]\nname = \"a\""),
               HasSubstr("two cells are called \"a\""));
