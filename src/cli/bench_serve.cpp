@@ -85,7 +85,8 @@ void add_flags(CLI::App& app, ServeBench& b) {
       ->capture_default_str();
   app.add_option("--dataset-path", b.data.path, "of the file: JSON lines {prompt, output_tokens}, or ShareGPT")
       ->check(not_empty());
-  app.add_option("--num-prompts", b.requests, "requests at each level; default: four for each in flight, at least 16")
+  app.add_option("--num-prompts", b.requests,
+                 "requests at each level; default: four for each in flight, at least 16; 100 at a rate")
       ->check(CLI::Range(1, 1'000'000));
   app.add_option("--random-input-len,--input-len", b.data.input_tokens, "tokens of a prompt, or of a turn")
       ->check(CLI::Range(1, 1 << 20))
@@ -107,7 +108,8 @@ void add_flags(CLI::App& app, ServeBench& b) {
   app.add_option("--turns", b.data.turns, "multi-turn: questions of a conversation")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
-  app.add_option("--concurrency", b.concurrency, "requests in flight, one column for each: 1,8,64")
+  app.add_option("--concurrency", b.concurrency,
+                 "requests in flight, one column for each: 1,8,64; default: 1,8 without a rate")
       ->delimiter(',')
       ->allow_extra_args(false)
       ->check(CLI::Range(1, kMostInFlight));

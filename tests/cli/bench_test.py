@@ -112,6 +112,11 @@ class Usage(unittest.TestCase):
             for flag in flags:
                 self.assertIn(flag, r.stdout)
 
+    def test_help_names_defaults(self):
+        stated = " ".join(bench("serve", "--help").stdout.split())
+        self.assertIn("one column for each: 1,8,64; default: 1,8 without a rate", stated)
+        self.assertIn("default: four for each in flight, at least 16; 100 at a rate", stated)
+
     def test_usage_errors_name_the_value(self):
         url = "http://127.0.0.1:9"
         self.refuses(says="serve")
@@ -173,6 +178,13 @@ class OwnServer(unittest.TestCase):
                           ("mettle_generation_tokens_total", "total_output_tokens")):
             self.assertEqual(sum(level[key] for level in levels), total(after, name) - total(before, name), name)
         return levels
+
+    def test_levels_and_requests_that_nobody_named(self):
+        short = ("--random-input-len", "4", "--random-output-len", "2")
+        levels = self.counted(*short)
+        self.assertEqual([(level["max_concurrency"], level["num_prompts"]) for level in levels], [(1, 16), (8, 32)])
+        levels = self.counted("--request-rate", "1000", *short)
+        self.assertEqual([level["num_prompts"] for level in levels], [100])
 
     def test_tokens_are_those_that_the_server_counts_and_the_tokenizer_agrees(self):
         for backend in ("completions", "chat"):
