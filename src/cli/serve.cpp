@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -29,6 +30,19 @@ struct ServeOptions {
   double drain_seconds = 30;
 };
 
+// HTTP strips spaces at the ends of a field and has no control characters: with such a key nobody could ask anything.
+// The usual one is the line feed at the end of a file. The key itself is not told.
+CLI::Validator sendable() {
+  return {[](const std::string& key) -> std::string {
+            const auto control = [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; };
+            if (std::any_of(key.begin(), key.end(), control))
+              return "must hold no line feed or other control character";
+            if (key.starts_with(' ') || key.ends_with(' ')) return "must not begin or end with a space";
+            return "";
+          },
+          ""};
+}
+
 void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("model,--model-path,--model", o.model.model,
                  "folder, owner/name already downloaded, or nothing for the model that comes with mettle")
@@ -36,10 +50,12 @@ void add_options(CLI::App& app, ServeOptions& o) {
   app.add_option("--host", o.http.host, "address to listen at")->check(not_empty())->capture_default_str();
   app.add_option("--port", o.http.port, "port; 0 picks a free one")->check(CLI::Range(0, 65535))->capture_default_str();
   app.add_option("--served-model-name", o.served_name, "name in /v1/models; default: the model's")->check(not_empty());
-  app.add_option("--api-key", o.api_key, "key that every request but health must carry")->check(not_empty());
+  app.add_option("--api-key", o.api_key, "key that every request but health must carry")
+      ->check(not_empty())
+      ->check(sendable());
   add_model_flags(app, o.model);
   app.add_option("--max-queued-requests", o.model.engine.max_waiting, "requests that may wait; more get 429")
-      ->check(CLI::Range(int64_t{0}, int64_t{1} << 20))
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 20))
       ->capture_default_str();
   app.add_option("--seed,--random-seed", o.model.engine.dummy_seed, "of dummy weights")
       ->check(whole_number())

@@ -155,8 +155,14 @@ std::string run_canary(Engine& engine, const TextModel& model, const CanaryOptio
     const std::vector<CanaryQuestion> own = read_canary_file(options.file);
     questions.insert(questions.end(), own.begin(), own.end());
   }
-  for (const CanaryQuestion& q : questions) ask(engine, model, q);
-  if (!options.embedded) check_sound(engine, model);
+  try {
+    for (const CanaryQuestion& q : questions) ask(engine, model, q);
+    if (!options.embedded) check_sound(engine, model);
+  } catch (const Error& e) {
+    if (e.code != Code::kInvalidRequest) throw;
+    // Of a request that nobody but us has made: a context too short for it.
+    fail(e.code, "canary: a question cannot be asked: " + e.message);
+  }
   return fmt::format("canary: {} exact answers{}", questions.size(), options.embedded ? "" : ", logits and text sound");
 }
 

@@ -48,7 +48,7 @@ class Flags(unittest.TestCase):
         r = serving.run_program("serve", "--port", "0", "--context-length", "3")  # proved; the canary does not fit
         self.assertEqual((r.returncode, r.stdout), (2, ""))
         self.assertIn("step proof: 1 steps, ", r.stderr)
-        self.assertIn("in the context of 3 tokens, got ", r.stderr)
+        self.assertRegex(r.stderr, r"error: canary: a question cannot be asked: .* in the context of 3 tokens, got ")
 
     def test_unknown_flags_list_the_valid_ones(self):
         self.usage("--prot", "5", says=["--prot: no such option", "--port", "--host", "--max-model-len"])
@@ -71,6 +71,15 @@ class Flags(unittest.TestCase):
         for flag in ("--api-key", "--host", "--model", "--served-model-name", "--moe-runner-backend"):
             self.usage(flag, "", says=flag)
         self.usage("", says="must not be empty")
+
+    def test_a_key_that_no_request_can_carry(self):
+        for key in ("secret\n", "sec\x1bret", "\tsecret"):
+            self.usage("--api-key", key, says="--api-key: must hold no line feed or other control character")
+        for key in (" secret", "secret ", " "):
+            self.usage("--api-key", key, says="--api-key: must not begin or end with a space")
+
+    def test_at_least_one_request_may_wait(self):
+        self.usage("--max-queued-requests", "0", says="--max-queued-requests: Value 0 not in range 1 to 1048576")
 
     def test_unknown_variables_are_errors(self):
         r = serving.run_program("serve", env={"METTLE_CPU_ISSA": "avx2"})
