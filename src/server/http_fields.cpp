@@ -61,7 +61,8 @@ bool is_local_host(std::string_view value) {
   if (name.size() > 2 && name.front() == '[' && name.back() == ']') name = name.substr(1, name.size() - 2);
   unsigned char address[sizeof(in6_addr)];
   if (inet_pton(AF_INET, name.c_str(), address) == 1 || inet_pton(AF_INET6, name.c_str(), address) == 1) return true;
-  if (name.ends_with('.')) name.pop_back();  // the root
+  if (name.find('%') != std::string::npos) return false;  // "a%2eb" is a name with a dot to who decodes it
+  if (name.ends_with('.')) name.pop_back();               // the root
   std::transform(name.begin(), name.end(), name.begin(),
                  [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
   return name.find('.') == std::string::npos || name.ends_with(".localhost") || name.ends_with(".local") ||

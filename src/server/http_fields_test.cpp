@@ -30,9 +30,9 @@ TEST(HttpFields, NamesThatNoWebsiteHas) {
                             "127.0.0.1:30000", "192.168.1.7:80", "8.8.8.8", "[::1]", "[::1]:30000", "::1", "gpu-box",
                             "gpu-box:8000", "gpu.local", "host.docker.internal:30000", "GPU.LOCAL."})
     EXPECT_TRUE(is_local_host(local)) << local;
-  for (const char* foreign :
-       {"evil.example", "evil.example:30000", "127.0.0.1.evil.example", "localhost.evil.example", "local.example",
-        "notlocalhost.example.", "1.2.3.4.5", "127.0.0.1:evil.example", "256.0.0.1", "xn--nxasmq6b.example"})
+  for (const char* foreign : {"evil.example", "evil.example:30000", "127.0.0.1.evil.example", "localhost.evil.example",
+                              "local.example", "notlocalhost.example.", "1.2.3.4.5", "127.0.0.1:evil.example",
+                              "256.0.0.1", "xn--nxasmq6b.example", "evil%2eexample"})
     EXPECT_FALSE(is_local_host(foreign)) << foreign;
   EXPECT_FALSE(is_local_host(std::string(100'000, 'a')));
 }

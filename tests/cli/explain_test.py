@@ -110,6 +110,10 @@ class Explain(unittest.TestCase):
         refused = {c["verdict"] for c in e["candidates"] if (c["op"], c["backend"]) == ("attention", "flash")}
         word, = (w for w in e["words"] if (w["flag"], w["word"]) == ("--attention-backend", "fa4"))
         self.assertEqual("flash" in word["remedy"], not refused & {"SMEM_TOO_SMALL", "SHAPE_UNSUPPORTED"}, word)
+        # Backends without code say what to use instead: not what cannot take this model's experts.
+        moe = {c["backend"]: c for c in e["candidates"] if c["op"] == "moe"}
+        self.assertEqual(moe["fused_small"]["verdict"], "SHAPE_UNSUPPORTED")
+        self.assertEqual(moe["jit"]["remedy"], "use w4a16_mma, tiles or auto")
 
     def test_what_to_do_stands_once(self):
         for device in ("cpu", "sm120"):
