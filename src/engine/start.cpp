@@ -189,8 +189,8 @@ std::unique_ptr<Engine> start_probed(const EngineOptions& options, Probe probe) 
   limits.logit_rows = plan.caches.max_running;
   plan.scratch_bytes = scratch();
   info.plan = fmt::format(
-      "plan of {}: {}, {} layers, {} activations, {} ranks of {} threads, context {}, steps of {} "
-      "rows\n{}{}backends\n{}",
+      "plan of {}: {}, {} layers, {} activations, {} ranks of {} threads, context {}, steps of {} rows\n"
+      "{}{}backends\n{}",
       folder.name, model.architecture, model.layers, name_of(options.activation), options.tp_size, threads_per_rank,
       plan.caches.context, limits.rows, formats_text(options, model), plan.text(), parts.choices->text());
   log::info("{}", info.plan);
