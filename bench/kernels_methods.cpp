@@ -49,11 +49,19 @@ void compare(const char* op, const std::string& shape, const StepShape& step, co
     for (const Tactic& t : backend<Op>(names[i]).tactics(problem, this_cpu()))
       if (t.isa == isa) entries.emplace_back(i, t);
   std::vector<std::vector<double>> times(entries.size());
+  Buffer ws;
   const int rounds = step.rows >= 64 ? std::max(3, o.rounds / 4) : o.rounds;
   for (int round = 0; round < rounds; ++round)
-    for (size_t e = 0; e < entries.size(); ++e)
-      for (int i = 0; i < (step.rows < 64 ? 4 : 1); ++i)
-        times[e].push_back(run_one(Choice<Op>{&backend<Op>(names[entries[e].first]), entries[e].second}));
+    for (size_t e = 0; e < entries.size(); ++e) {
+      const Choice<Op> choice{&backend<Op>(names[entries[e].first]), entries[e].second};
+      const size_t bytes = choice.backend->workspace(choice.tactic, problem, step.rows, o.threads);
+      if (ws.size() < bytes) ws = Buffer(bytes);
+      for (int i = 0; i < (step.rows < 64 ? 4 : 1); ++i) {
+        const double start = seconds(o.threads);
+        run_one(choice, Workspace{ws.data(), bytes});
+        times[e].push_back(seconds(o.threads) - start);
+      }
+    }
   for (size_t e = 0; e < entries.size(); ++e) {
     const size_t i = entries[e].first;
     const double us = best_tenth(times[e]) * 1e6;
@@ -99,11 +107,7 @@ void attention_methods(const Options& o, Report& out) {
       const Shape cache{sequences.blocks, 16, p.kv_heads, p.head_dim};
       const Rows k(DType::kBF16, int64_t{sequences.blocks} * 16, int64_t{p.kv_heads} * p.head_dim),
           v(k.view.dtype, k.view.shape[0], k.view.shape[1]);
-      Buffer ws;
-      compare<AttentionOp>("attention", name, step, p, kNames, o, out, [&](const Choice<AttentionOp>& c) {
-        const size_t bytes = c.backend->workspace(c.tactic, p, step.rows, o.threads);
-        if (ws.size() < bytes) ws = Buffer(bytes);
-        const double start = seconds(o.threads);
+      compare<AttentionOp>("attention", name, step, p, kNames, o, out, [&](const Choice<AttentionOp>& c, Workspace ws) {
         run_op(c,
                {p,
                 &batch,
@@ -112,9 +116,8 @@ void attention_methods(const Options& o, Report& out) {
                 {k.view.data, DType::kBF16, cache},
                 {v.view.data, DType::kBF16, cache},
                 partial.view,
-                {ws.data(), bytes}},
+                ws},
                stream);
-        return seconds(o.threads) - start;
       });
     }
   }
@@ -146,11 +149,7 @@ void gdn_methods(const Options& o, Report& out) {
       const Rows x(DType::kBF16, step.rows, p.hidden), partial(DType::kF32, step.rows, p.hidden);
       const Rows conv(DType::kF32, step.sequences(), int64_t{p.channels()} * 3),
           state(DType::kF32, step.sequences(), values * p.dk);
-      Buffer ws;
-      compare<GdnOp>("gdn", name, step, p, kNames, o, out, [&](const Choice<GdnOp>& c) {
-        const size_t bytes = c.backend->workspace(c.tactic, p, step.rows, o.threads);
-        if (ws.size() < bytes) ws = Buffer(bytes);
-        const double start = seconds(o.threads);
+      compare<GdnOp>("gdn", name, step, p, kNames, o, out, [&](const Choice<GdnOp>& c, Workspace ws) {
         run_op(c,
                {p,
                 &batch,
@@ -159,9 +158,8 @@ void gdn_methods(const Options& o, Report& out) {
                 {conv.view.data, DType::kF32, {step.sequences(), p.channels(), 3}},
                 {state.view.data, DType::kF32, {step.sequences(), p.value_heads, p.dk, p.dv}},
                 partial.view,
-                {ws.data(), bytes}},
+                ws},
                stream);
-        return seconds(o.threads) - start;
       });
     }
   }

@@ -246,6 +246,14 @@ TEST(Terminal, BarsFitTheirTerminal) {
   EXPECT_EQ(drawn(1, "proving", "moe x"), std::vector<std::string>{});
 }
 
+TEST(Terminal, WhatCommandsATerminalIsNotPrintable) {
+  EXPECT_EQ(printable("\x1b[2J\x07 a\tb\x7f\xC2\x9B"
+                      "2J \xC2\xA9 \xC3\xA4 \xC2"),
+            " [2J  a b   2J \xC2\xA9 \xC3\xA4 \xC2");
+  EXPECT_EQ(printable(std::string_view("a\0b", 3)), "a b");
+  EXPECT_EQ(printable(""), "");
+}
+
 TEST(Terminal, TablesAreAligned) {
   Table t({"name", "n"});
   t.add({"é", "12"});

@@ -65,6 +65,17 @@ bool wants_colour(int fd) {
   return obeys_codes(fd) && (no_colour == nullptr || *no_colour == 0);
 }
 
+std::string printable(std::string_view text) {
+  std::string safe(text);
+  for (size_t i = 0; i < safe.size(); ++i) {
+    const auto byte = static_cast<unsigned char>(safe[i]);
+    if (byte < 0x20 || byte == 0x7f) safe[i] = ' ';
+    if (byte == 0xC2 && i + 1 < safe.size() && (static_cast<unsigned char>(safe[i + 1]) & 0xE0) == 0x80)
+      safe[i] = safe[i + 1] = ' ';
+  }
+  return safe;
+}
+
 void say(std::string_view text) { std::fwrite(text.data(), 1, text.size(), stderr); }
 
 std::string paint(Colour colour, const std::string& text, bool enabled) {

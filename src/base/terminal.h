@@ -14,6 +14,9 @@ bool wants_colour(int fd);
 // Writes to standard error. That it cannot be written is not worth failing for.
 void say(std::string_view text);
 
+// Text of somebody else, of the same length: spaces for what commands a terminal (control bytes, U+0080..U+009F).
+std::string printable(std::string_view text);
+
 enum class Colour { kNone, kRed, kGreen, kYellow, kBold, kDim };
 std::string paint(Colour colour, const std::string& text, bool enabled);
 

@@ -27,19 +27,6 @@ Colour colour_of(const Diagnosis& d) {
   return d.cause == "UNKNOWN" ? Colour::kYellow : Colour::kRed;
 }
 
-// Control bytes of a log must not reach a terminal.
-std::string printable(const std::string& text) {
-  std::string safe;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(text[i]);
-    // U+0080..U+009F are commands too: CSI is U+009B.
-    const bool c1 = byte == 0xC2 && i + 1 < text.size() && (static_cast<unsigned char>(text[i + 1]) & 0xE0) == 0x80;
-    safe += byte < 0x20 || byte == 0x7f || c1 ? ' ' : text[i];
-    i += c1 ? 1 : 0;
-  }
-  return safe;
-}
-
 std::string list_of(const char* title, const std::vector<std::string>& items, bool colour) {
   if (items.empty()) return {};
   std::string text = paint(Colour::kBold, title, colour) + "\n";

@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/error.h"
+#include "base/terminal.h"
 #include "load/sse.h"
 
 namespace mettle {
@@ -35,15 +36,9 @@ int count_field(const Json& object, const char* key) {
   return count < 0 || count > kMostTokens ? 0 : static_cast<int>(count);
 }
 
-// What a server sent, fit to stand in a line: no control characters (U+0080..U+009F are some too), not long.
+// What a server sent, fit to stand in a line.
 std::string as_line(std::string_view text) {
-  std::string out(text.substr(0, kMostQuoted));
-  for (size_t i = 0; i < out.size(); ++i) {
-    const auto byte = static_cast<unsigned char>(out[i]);
-    if (byte < 0x20 || byte == 0x7f) out[i] = ' ';
-    if (byte == 0xC2 && i + 1 < out.size() && (static_cast<unsigned char>(out[i + 1]) & 0xE0) == 0x80)
-      out[i] = out[i + 1] = ' ';
-  }
+  std::string out = printable(text.substr(0, kMostQuoted));
   if (text.size() > kMostQuoted) out += "...";
   return out;
 }

@@ -24,8 +24,7 @@ struct ProofEntry {
   double ms = 0;                                // time of the proof
   bool cached = false;                          // read from the store
   std::array<double, kRowBuckets.size()> us{};  // least time per call at each bucket's row count; 0 = not timed
-  bool timed_from_cache =
-      false;  // the GPU had no room for copies of the weights: these times flatter, and are not kept
+  bool timed_from_cache = false;  // no room for copies of the weights on the GPU: the times flatter, and are not kept
 };
 
 struct ProofReport {

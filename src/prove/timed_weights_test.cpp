@@ -165,19 +165,25 @@ TEST(TimedWeights, TimesFromCachesAreToldAndNotKept) {
   TuneOptions options;
   options.device = this_cpu();
   options.cache_folder = folder.path();
-  std::string lines = "cat > /dev/null; echo '{\"hello\": true}'; ";
-  for (size_t b = 0; b < kRowBuckets.size(); ++b)
-    lines += R"(echo '{"unit": 0, "bucket": )" + std::to_string(b) + R"(, "times": [[0, 9, 0.1, 3]], "from_cache": )" +
-             (b == 0 ? "false" : "true") + "}'; ";
-  options.child_argv = {"/bin/sh", "-c", lines + "echo '{\"end\": true}'"};
-  const TuneResult tuned = tune(problems, first, options);
-  EXPECT_EQ(tuned.units.size(), kRowBuckets.size());
-  EXPECT_EQ(tuned.from_cache, std::vector<std::string>{"linear " + first.entries[0].problem});
-  EXPECT_EQ(TuningStore(folder.path(), tuning_identity(this_cpu(), 1)).load().size(), 1u);
+  const auto tuned = [&](bool from_cache) {
+    std::string lines = "cat > /dev/null; echo '{\"hello\": true}'; ";
+    for (size_t b = 0; b < kRowBuckets.size(); ++b)
+      lines += R"(echo '{"unit": 0, "bucket": )" + std::to_string(b) +
+               R"(, "times": [[0, 9, 0.1, 3]], "from_cache": )" + (from_cache && b > 0 ? "true" : "false") + "}'; ";
+    options.child_argv = {"/bin/sh", "-c", lines + "echo '{\"end\": true}'"};
+    return tune(problems, first, options);
+  };
+  const auto kept = [&] { return TuningStore(folder.path(), tuning_identity(this_cpu(), 1)).load(); };
+  const TuneResult flattering = tuned(true);
+  EXPECT_EQ(flattering.units.size(), kRowBuckets.size());
+  EXPECT_EQ(flattering.from_cache, std::vector<std::string>{"linear " + first.entries[0].problem});
+  EXPECT_EQ(kept().size(), 1u);
   ProofReport applied = first;
-  apply_units(std::span(tuned.units).first(3), applied);
+  apply_units(kept(), applied);
   EXPECT_TRUE(applied.entries[0].timed_from_cache);
-  apply_units(tuned.units, applied);
+  EXPECT_TRUE(tuned(false).from_cache.empty());
+  EXPECT_EQ(kept().size(), kRowBuckets.size());
+  apply_units(kept(), applied);
   EXPECT_FALSE(applied.entries[0].timed_from_cache);
   EXPECT_EQ(applied.entries[0].us[6], 9);
 }

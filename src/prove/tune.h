@@ -68,6 +68,8 @@ int tune_child();
 
 // Puts kept times in place of the proof's, so that choose() takes what was chosen here.
 void apply_tuning(const std::string& cache_folder, int threads, ProofReport& report);
+// The same of units at hand, none of TuneResult::from_cache: an op's problem with all of them has no time that
+// flatters.
 void apply_units(std::span<const TunedUnit> units, ProofReport& report);
 
 // Which of two serves: the other one only when it is faster by more than what the noise of both leaves open and by one

@@ -2,8 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <cctype>
 #include <ctime>
 #include <nlohmann/json.hpp>
 
@@ -21,13 +19,6 @@ bool same_secret(std::string_view given, std::string_view secret) {
   for (size_t i = 0; i < given.size(); ++i)
     difference |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(secret[i % secret.size()]);
   return difference == 0;
-}
-
-// Types, codings and schemes are words in any case.
-bool same_word(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) {
-    return std::tolower(static_cast<unsigned char>(x)) == std::tolower(static_cast<unsigned char>(y));
-  });
 }
 
 // RFC 9110 8.3.1: without the parameters.

@@ -300,14 +300,15 @@ struct HttpServer::Impl {
       auto [header_error, header_bytes] = co_await http::async_read_header(stream, buffer, parser, kAwait);
       connection->waiting = false;
       error_code ec = header_error;
-      if (const auto failure = ec ? std::nullopt : header_failure(parser)) {
-        co_await refuse(stream, *failure);
-        break;
-      }
       HttpRequest request;
       bool http11 = false, keep_alive = false;
       if (!ec) {
-        request = take_head(parser);
+        auto head = take_head(parser);
+        if (const auto* failure = std::get_if<ApiError>(&head)) {
+          co_await refuse(stream, *failure);
+          break;
+        }
+        request = std::move(std::get<HttpRequest>(head));
         http11 = parser.get().version() >= 11;
         keep_alive = parser.keep_alive();
       }

@@ -13,6 +13,7 @@ namespace {
 constexpr size_t kLongestName = 255;  // of DNS
 
 bool is_digit(char c) { return c >= '0' && c <= '9'; }
+char lower(char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; }
 
 std::string_view without_port(std::string_view value) {
   const size_t colon = value.rfind(':');
@@ -55,6 +56,10 @@ bool is_host(std::string_view value) {
   });
 }
 
+bool same_word(std::string_view a, std::string_view b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](char x, char y) { return lower(x) == lower(y); });
+}
+
 bool is_local_host(std::string_view value) {
   std::string name(without_port(value));
   if (name.size() > kLongestName) return false;
@@ -63,8 +68,7 @@ bool is_local_host(std::string_view value) {
   if (inet_pton(AF_INET, name.c_str(), address) == 1 || inet_pton(AF_INET6, name.c_str(), address) == 1) return true;
   if (name.find('%') != std::string::npos) return false;  // "a%2eb" is a name with a dot to who decodes it
   if (name.ends_with('.')) name.pop_back();               // the root
-  std::transform(name.begin(), name.end(), name.begin(),
-                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c; });
+  std::transform(name.begin(), name.end(), name.begin(), lower);
   return name.find('.') == std::string::npos || name.ends_with(".localhost") || name.ends_with(".local") ||
          name.ends_with(".internal");
 }

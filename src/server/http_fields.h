@@ -1,4 +1,5 @@
-// Two fields that HTTP asks of every message: the date of an answer, the host of a request.
+// Fields that HTTP asks of every message: the date of an answer, the host of a request. And how words of fields
+// compare.
 #pragma once
 #include <ctime>
 #include <string>
@@ -10,6 +11,9 @@ namespace mettle {
 std::string http_date(std::time_t time);
 // Of now, written once a second for each thread.
 const std::string& http_date_now();
+
+// Schemes, types and codings are words in any case (ASCII).
+bool same_word(std::string_view a, std::string_view b);
 
 // HOST or HOST:PORT by the characters that RFC 3986 3.2.2 has for them; also empty, which RFC 9112 3.2 asks of a client
 // without one.

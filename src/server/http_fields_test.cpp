@@ -25,6 +25,12 @@ TEST(HttpFields, WhatAHostMayHold) {
     EXPECT_FALSE(is_host(bad)) << bad;
 }
 
+TEST(HttpFields, WordsAreTheSameInAnyCase) {
+  EXPECT_TRUE(same_word("", "") && same_word("http", "HttP") && same_word("a/b-1", "A/B-1"));
+  for (const char* other : {"", "htt", "https", "ht[p", "ht\x14p"}) EXPECT_FALSE(same_word("http", other)) << other;
+  EXPECT_FALSE(same_word("\xc3\xa4", "\xc3\x84"));
+}
+
 TEST(HttpFields, NamesThatNoWebsiteHas) {
   for (const char* local : {"", "localhost", "localhost:30000", "LocalHost.", "api.localhost:1", "127.0.0.1",
                             "127.0.0.1:30000", "192.168.1.7:80", "8.8.8.8", "[::1]", "[::1]:30000", "::1", "gpu-box",

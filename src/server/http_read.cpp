@@ -2,7 +2,7 @@
 
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/core/string.hpp>
-#include <variant>
+#include <utility>
 
 #include "base/error.h"
 #include "server/http_fields.h"
@@ -18,10 +18,6 @@ using boost::system::error_code;
 std::string text_of(beast::string_view text) { return {text.data(), text.size()}; }
 
 ApiError bad_http(const error_code& ec) { return {400, "not an HTTP request: " + ec.message(), {}, "bad_http"}; }
-
-std::variant<HttpTarget, ApiError> target_of(const HttpParser& parser) {
-  return http_target(text_of(parser.get().method_string()), text_of(parser.get().target()));
-}
 
 // Where a body in an unknown transfer coding ends cannot be told, nor then where the next request begins; what was
 // packed before it was cut into chunks cannot be read.
@@ -47,27 +43,24 @@ std::optional<ApiError> read_failure(const error_code& ec, const HttpOptions& op
   return std::nullopt;
 }
 
-std::optional<ApiError> header_failure(const HttpParser& parser) {
+std::variant<HttpRequest, ApiError> take_head(const HttpParser& parser) {
   if (has_unreadable_body(parser)) return bad_http(http::error::bad_transfer_encoding);
   const auto& message = parser.get();
   const size_t hosts = message.count(http::field::host);
   if (hosts > 1 || (hosts == 0 && message.version() >= 11))
     return ApiError{400, "Host: must stand exactly once in a request, got " + std::to_string(hosts), {}, "bad_host"};
-  if (const std::string host = text_of(message[http::field::host]); !is_host(host))
-    return ApiError{400, "Host: must be a name or an address, and a port, got " + host.substr(0, 200), {}, "bad_host"};
-  const auto target = target_of(parser);
-  const auto* const failure = std::get_if<ApiError>(&target);
-  return failure != nullptr ? std::optional(*failure) : std::nullopt;
-}
-
-HttpRequest take_head(const HttpParser& parser) {
-  const auto& message = parser.get();
-  HttpTarget target = std::get<HttpTarget>(target_of(parser));  // header_failure() let it through
   HttpRequest request;
+  request.host = text_of(message[http::field::host]);
+  if (!is_host(request.host))
+    return ApiError{
+        400, "Host: must be a name or an address, and a port, got " + request.host.substr(0, 200), {}, "bad_host"};
   request.method = text_of(message.method_string());
-  request.path = std::move(target.path);
-  request.query = std::move(target.query);
-  request.host = target.authority.empty() ? text_of(message[http::field::host]) : std::move(target.authority);
+  auto target = http_target(request.method, text_of(message.target()));
+  if (auto* failure = std::get_if<ApiError>(&target)) return std::move(*failure);
+  auto& [path, query, authority] = std::get<HttpTarget>(target);
+  request.path = std::move(path);
+  request.query = std::move(query);
+  if (!authority.empty()) request.host = std::move(authority);
   request.authorization = text_of(message[http::field::authorization]);
   request.content_type = text_of(message[http::field::content_type]);
   request.content_encoding = text_of(message[http::field::content_encoding]);
@@ -92,13 +85,14 @@ HttpRequest parse_http(std::string_view bytes, const HttpOptions& options) {
   };
   read();
   if (!ec && parser.is_header_done()) {
-    if (const auto failure = header_failure(parser)) fail(Code::kInvalidRequest, failure->message);
-    HttpRequest request = take_head(parser);
+    auto head = take_head(parser);
+    if (const auto* failure = std::get_if<ApiError>(&head)) fail(Code::kInvalidRequest, failure->message);
+    auto& request = std::get<HttpRequest>(head);
     parser.eager(true);
     read();
     if (!ec && parser.is_done()) {
       request.body = std::move(parser.get().body());
-      return request;
+      return std::move(request);
     }
   }
   const auto failure = read_failure(ec, options);

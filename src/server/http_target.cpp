@@ -25,12 +25,6 @@ std::string_view scheme_of(std::string_view target) {
   return all ? target.substr(0, end) : std::string_view{};
 }
 
-bool is_http(std::string_view scheme) {
-  static constexpr std::string_view kHttp = "http";
-  return std::equal(scheme.begin(), scheme.end(), kHttp.begin(), kHttp.end(),
-                    [](char a, char b) { return std::tolower(static_cast<unsigned char>(a)) == b; });
-}
-
 void take_path(std::string_view text, HttpTarget& to) {
   const size_t question = text.find('?');
   to.path = text.substr(0, question);
@@ -48,7 +42,7 @@ std::variant<HttpTarget, ApiError> http_target(std::string_view method, std::str
   }
   const std::string_view scheme = scheme_of(target);
   if (scheme.empty()) return bad_target("must be a path or an absolute URL, or * with OPTIONS", target);
-  if (!is_http(scheme))
+  if (!same_word(scheme, "http"))
     return ApiError{
         421,
         "request target: this server has no other scheme than http, got " + std::string(scheme.substr(0, kToldBytes)),
