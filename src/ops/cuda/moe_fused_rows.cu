@@ -57,13 +57,7 @@ __device__ __forceinline__ void multiply_columns(float (&c)[4], const typename W
   for (int i = 0; i < W::kTiles; ++i) {
     const uint4 low = *reinterpret_cast<const uint4*>(at + i * 64),
                 high = *reinterpret_cast<const uint4*>(at + i * 64 + 8);
-#pragma unroll
-    for (int j = 0; j < 4; ++j) {
-      uint32_t w[4];
-      W::fragments(u, i, j, w);
-      const uint4& b = j < 2 ? low : high;
-      ptx::mma_16816(c, w, ptx::word(b, 2 * (j & 1)), ptx::word(b, 2 * (j & 1) + 1));
-    }
+    p64::multiply<W, 1>(&c, u, i, {{{low.x, low.y, low.z, low.w, high.x, high.y, high.z, high.w}}});
   }
 }
 
