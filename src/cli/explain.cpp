@@ -62,16 +62,7 @@ std::vector<std::string> ruled_out(const Explanation& e, std::string_view op) {
   return names;
 }
 
-// Of backends without code too: what this model's shapes rule out is no advice.
-void advise(Explanation& e) {
-  for (const ForeignName& name : planned_backends())
-    for (ProofEntry& entry : e.entries)
-      if (entry.op == name.op && entry.backend == name.word)
-        entry.verdict.remedy = what_instead(name.op, e.device.kind, ruled_out(e, name.op));
-}
-
 void add_words(Explanation& e) {
-  advise(e);
   for (const BackendFlag& flag : backend_flags()) {
     const bool used = std::any_of(e.entries.begin(), e.entries.end(), [&](const auto& x) { return x.op == flag.op; });
     if (!used) continue;
@@ -88,6 +79,14 @@ void add_words(Explanation& e) {
   }
 }
 
+// Of backends without code too: what this model's shapes rule out is no advice.
+void advise(Explanation& e) {
+  for (const ForeignName& name : planned_backends())
+    for (ProofEntry& entry : e.entries)
+      if (entry.op == name.op && entry.backend == name.word)
+        entry.verdict.remedy = what_instead(name.op, e.device.kind, ruled_out(e, name.op));
+}
+
 void add_candidates(Explanation& e, std::span<const AnyProblem> problems) {
   const Candidates candidates = Candidates::all();
   std::set<std::string> seen;
@@ -101,6 +100,7 @@ void add_candidates(Explanation& e, std::span<const AnyProblem> problems) {
       e.entries.push_back(std::move(entry));
     }
   }
+  advise(e);
 }
 
 // Ops that exist ask their backends; of the others the plan is told.
