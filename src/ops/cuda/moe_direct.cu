@@ -11,7 +11,6 @@
 #include "ops/cuda/device/copy_barrier.cuh"
 #include "ops/cuda/device/load_l2.cuh"
 #include "ops/cuda/device/moe_route.cuh"
-#include "ops/cuda/device/prefetch_bulk.cuh"
 #include "ops/cuda/device/weight_stream.cuh"
 #include "ops/cuda/launch.h"
 #include "tensor/gpu_check.h"
@@ -260,13 +259,15 @@ __global__ __launch_bounds__(kWarps * 32, 1) void moe_direct_kernel(DirectArgs a
         }
         if (more) from = source.payload + int64_t{number - group * per_group} * tile_row_bytes;
       }
-      if (more) ptx::prefetch_l2<W::kBytes>(from, lane);
+      typename W::Unit next;
+      W::load(next, from, lane, more);
+      __syncwarp();  // the compiler would move these loads behind the products
       const uint8_t* x = rows + unit * (TILES * kTileBytes);
       if (count <= 8)
         multiply_unit<TILES, 1>(c, u, x, lane);
       else
         multiply_unit<TILES, kBlocks>(c, u, x, lane);
-      if (more) W::load(u, from, lane, true);
+      u = next;
     }
     write_out(a, c, tile, first, count, scale0 * W::kOut, scale1 * W::kOut, lane);
   }

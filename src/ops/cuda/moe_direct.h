@@ -2,9 +2,10 @@
 // group's rows of x are held in shared memory in the order of the fragments: moe_stream asks L1 for them anew with
 // every tile row, and 16 rows lie in so many lines that L1, not memory, sets the pace. Weights go from memory straight
 // to registers, so that shared memory carries x alone, and a block holds the rows of several groups, so that no warp
-// waits for another at the end of a group. One block a multiprocessor; a warp takes one tile row after the other and
-// asks for the next unit tile by tile, as soon as a tile's registers are free. Sums: float32, k ascending; a row does
-// not depend on others. Deterministic.
+// waits for another at the end of a group. One block a multiprocessor; a warp takes one tile row after the other, and
+// the next unit is on its way to a second set of registers while one is multiplied: asked for to L2 instead, weights
+// come at 4.1 TB/s, not at 4.7 (bench/read_orders.cu). Sums: float32, k ascending; a row does not depend on others.
+// Deterministic.
 #pragma once
 #include <algorithm>
 
@@ -14,7 +15,7 @@ namespace mettle::cuda {
 
 inline constexpr int kMoeDirectRows = 16;   // of a group
 inline constexpr int kMoeDirectSlots = 4;   // groups whose rows a block holds, at most
-inline constexpr int kMoeDirectWarps = 20;  // of a block
+inline constexpr int kMoeDirectWarps = 16;  // of a block
 // Of a pass; more go through moe_wide, or mma_tiles where that is not. H200, 35B shape: 512 rows 261 us, `wide` 303;
 // prefill in chunks of 2,048 rows 31,200 tokens/s, with `wide` 35,300.
 inline constexpr int kMoeDirectMostRows = 512;
