@@ -6,13 +6,12 @@
 //   FILE]
 #include "kernels_bench.h"
 
-#include <fmt/format.h>
-
 #include <cstdio>
 #include <fstream>
+#include <string>
 #include <utility>
+#include <vector>
 
-#include "base/error.h"
 #include "tensor/device.h"
 
 namespace mettle::bench {
@@ -26,33 +25,15 @@ constexpr std::pair<const char*, void (*)(const Options&, Report&)> kSections[] 
     {"expert", expert},   {"buckets", buckets}, {"attention", attention_methods}, {"gdn", gdn_methods},
     {"layouts", layouts}, {"model", model},     {"load", load_and_sample},        {"sample", sample_methods}};
 
-Options parse(int argc, char** argv) {
-  Options o;
-  for (int i = 1; i < argc; ++i) {
-    const std::string name = argv[i];
-    if (i + 1 >= argc) fail(Code::kInvalidRequest, fmt::format("{}: needs a value", name));
-    const std::string value = argv[++i];
-    if (name == "--threads")
-      o.threads = std::stoi(value);
-    else if (name == "--rounds")
-      o.rounds = std::stoi(value);
-    else if (name == "--only")
-      o.only = value;
-    else if (name == "--json")
-      o.json = value;
-    else
-      fail(Code::kInvalidRequest, fmt::format("unknown option {}", name));
-  }
-  return o;
-}
-
 }  // namespace
 }  // namespace mettle::bench
 
 int main(int argc, char** argv) {
   using namespace mettle::bench;
   try {
-    const Options o = parse(argc, argv);
+    std::vector<std::string> names;
+    for (const auto& [name, section] : kSections) names.emplace_back(name);
+    const Options o = parse_options({argv + 1, argv + argc}, names);
     Report out;
     out.line(mettle::this_cpu().model);
     for (const auto& [name, section] : kSections)

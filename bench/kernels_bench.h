@@ -1,6 +1,7 @@
 // The sections of kernels_bench, a file each or a few that time the same things.
 #pragma once
 #include <string>
+#include <vector>
 
 #include "base/thread_team.h"
 
@@ -10,6 +11,9 @@ struct Options {
   int threads = usable_cores(), rounds = 15;
   std::string only, json;
 };
+
+// kernels_options.cpp. Fails with kInvalidRequest; `only` is empty or one of the sections.
+Options parse_options(const std::vector<std::string>& arguments, const std::vector<std::string>& sections);
 
 // Lines for whoever watches, objects for the file.
 struct Report {
