@@ -45,6 +45,7 @@ using namespace boost::asio::experimental::awaitable_operators;
 using Strand = net::strand<net::io_context::executor_type>;
 using Stream = beast::basic_stream<tcp, Strand>;
 constexpr auto kAwait = net::as_tuple(net::use_awaitable);
+constexpr size_t kReadPiece = size_t{4} << 10;
 constexpr size_t kWritePiece = size_t{64} << 10;
 constexpr std::chrono::milliseconds kPeerPoll{200};
 constexpr std::chrono::milliseconds kLinger{5'000};
@@ -212,6 +213,25 @@ class LiveExchange final : public Exchange, public std::enable_shared_from_this<
   bool closed_ = false;
 };
 
+// Reads until `buffer` begins with what may be a request. The stream's time goes on over all of it.
+net::awaitable<error_code> skip_empty_lines(Stream& stream, beast::flat_buffer& buffer) {
+  for (int lines = 0; lines < kEmptyLines;) {
+    const auto data = buffer.cdata();
+    const auto is_empty = begins_with_empty_line({static_cast<const char*>(data.data()), data.size()});
+    if (!is_empty) {
+      const auto [ec, n] = co_await stream.async_read_some(buffer.prepare(kReadPiece), kAwait);
+      if (ec) co_return ec;
+      buffer.commit(n);
+    } else if (*is_empty) {
+      buffer.consume(kEmptyLine);
+      ++lines;
+    } else {
+      break;
+    }
+  }
+  co_return error_code();
+}
+
 // Returns when the client closed its side (a half-close counts: such clients are rare, abandoned requests are not).
 net::awaitable<void> watch_peer(Stream& stream) {
   net::steady_timer timer(stream.get_executor());
@@ -297,9 +317,12 @@ struct HttpServer::Impl {
       limit(parser, options);
       connection->waiting = true;
       stream.expires_after(options.idle_timeout);
-      auto [header_error, header_bytes] = co_await http::async_read_header(stream, buffer, parser, kAwait);
+      error_code ec = co_await skip_empty_lines(stream, buffer);
+      if (!ec) {
+        const auto [header_error, header_bytes] = co_await http::async_read_header(stream, buffer, parser, kAwait);
+        ec = header_error;
+      }
       connection->waiting = false;
-      error_code ec = header_error;
       HttpRequest request;
       bool http11 = false, keep_alive = false;
       if (!ec) {

@@ -33,6 +33,11 @@ void limit(HttpParser& parser, const HttpOptions& options) {
   parser.body_limit(options.body_limit);
 }
 
+std::optional<bool> begins_with_empty_line(std::string_view bytes) {
+  if (bytes.empty() || bytes == "\r") return std::nullopt;
+  return bytes.starts_with("\r\n");
+}
+
 std::optional<ApiError> read_failure(const error_code& ec, const HttpOptions& options) {
   if (ec == http::error::body_limit)
     return ApiError{413, "body: at most " + std::to_string(options.body_limit) + " bytes", {}, "body_too_large"};
@@ -73,6 +78,8 @@ bool waits_for_continue(const HttpParser& parser) {
 }
 
 HttpRequest parse_http(std::string_view bytes, const HttpOptions& options) {
+  for (int i = 0; i < kEmptyLines && begins_with_empty_line(bytes).value_or(false); ++i)
+    bytes.remove_prefix(kEmptyLine);
   HttpParser parser;
   limit(parser, options);
   error_code ec;

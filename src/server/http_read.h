@@ -3,6 +3,7 @@
 #include <boost/beast/http/parser.hpp>
 #include <boost/beast/http/string_body.hpp>
 #include <optional>
+#include <string_view>
 #include <variant>
 
 #include "server/api_error.h"
@@ -13,6 +14,13 @@ namespace mettle {
 using HttpParser = boost::beast::http::request_parser<boost::beast::http::string_body>;
 
 void limit(HttpParser& parser, const HttpOptions& options);
+
+// RFC 9112 2.2: an empty line before a request line is no mistake, clients of old sent one behind a body. So many are
+// skipped before each request; the next one is refused as no HTTP.
+inline constexpr int kEmptyLines = 8;
+// Whether `bytes` begin with an empty line; nothing: more of them must come to tell.
+std::optional<bool> begins_with_empty_line(std::string_view bytes);
+inline constexpr size_t kEmptyLine = 2;  // bytes of one
 
 // What a client is told about a request that could not be read; nothing when it just left.
 std::optional<ApiError> read_failure(const boost::system::error_code& ec, const HttpOptions& options);

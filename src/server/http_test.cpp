@@ -137,6 +137,37 @@ TEST(Http, RefusesWhatIsNoHttp) {
   EXPECT_EQ(HttpClient(server.port()).get("/").status, 200);
 }
 
+// RFC 9112 2.2: clients of old sent an empty line behind a body; some do so today.
+TEST(Http, EmptyLinesBeforeARequestAreSkipped) {
+  HttpServer server({}, echo);
+  server.start();
+  HttpClient client(server.port());
+  client.send("\r\nPOST /1 HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\na\r\n");
+  EXPECT_EQ(client.read_answer().body, "POST /1 a");
+  EXPECT_EQ(client.get("/2").body, "GET /2 ") << "behind the body of the one before";
+  client.send("\r");
+  client.send("\n\r");
+  client.send("\nGET /3 HTTP/1.1\r\nHost: x\r\n\r\n");
+  EXPECT_EQ(client.read_answer().body, "GET /3 ") << "in any pieces";
+  const std::string request = "GET /4 HTTP/1.1\r\nHost: x\r\n\r\n";
+  std::string lines;
+  for (int i = 0; i < 8; ++i) lines += "\r\n";
+  client.send(lines + request + lines + request);
+  EXPECT_EQ(client.read_answer().body, "GET /4 ");
+  EXPECT_EQ(client.read_answer().body, "GET /4 ") << "as many before each request";
+  EXPECT_EQ(parse_http(lines + request, {}).path, "/4");
+  for (const std::string& bytes : {"\r\n" + lines + request, "\n" + request, "\r\r\n" + request, " \r\n" + request}) {
+    HttpClient other(server.port());
+    other.send(bytes);
+    EXPECT_EQ(other.read_answer().status, 400) << bytes;
+    EXPECT_THROW(parse_http(bytes, {}), Error) << bytes;
+  }
+  HttpClient leaves(server.port());
+  leaves.send("\r\n\r");
+  leaves.half_close();
+  EXPECT_EQ(leaves.receive_all(), "") << "no request, no answer";
+}
+
 TEST(Http, AsksForOneHost) {
   HttpServer server({}, [](const std::shared_ptr<Exchange>& e) { e->respond({.body = e->request().host}); });
   server.start();
@@ -198,6 +229,9 @@ TEST(Http, SlowRequestsEnd) {
   server.start();
   HttpClient idle(server.port());
   EXPECT_EQ(idle.receive(), "") << "an idle connection is closed without an answer";
+  HttpClient empty(server.port());
+  empty.send("\r\n");
+  EXPECT_EQ(empty.receive(), "") << "an empty line is none yet";
   HttpClient header(server.port());
   header.send("GET / HTTP/1.1\r\nHos");
   EXPECT_EQ(header.receive(), "");
