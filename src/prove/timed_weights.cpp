@@ -2,6 +2,13 @@
 
 namespace mettle {
 
+// Their texts: gpu_cuda.cu, buffer.cpp, gpu_check.h.
+bool says_no_room(const Error& e) {
+  if (e.code != Code::kDevice) return false;
+  if (e.message.find("cudaErrorMemoryAllocation") != std::string::npos) return true;
+  return e.message.starts_with("gpu memory: ") || e.message.starts_with("memory: ");
+}
+
 size_t timed_bytes(const PackedMatrix& m) { return m.bytes(); }
 size_t timed_bytes(const GdnWeights& w) { return w.qkv.bytes() + w.z.bytes() + w.ba.bytes() + w.out.bytes(); }
 size_t timed_bytes(const AttentionWeights& w) { return w.qkv.bytes() + w.out.bytes(); }

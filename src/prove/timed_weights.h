@@ -30,6 +30,10 @@ GdnWeights timed_copy(const GdnWeights& w, Place& place);
 AttentionWeights timed_copy(const AttentionWeights& w, Place& place);
 MoeWeights timed_copy(const MoeWeights& w, Place& place);
 
+// Whether memory was asked for in vain: of a Place, a Buffer or the CUDA runtime, which all fail with kDevice, as a
+// lost GPU does.
+bool says_no_room(const Error& e);
+
 template <class Weights>
 class TimedWeights {
  public:
@@ -42,7 +46,7 @@ class TimedWeights {
       place_ = make();
       for (size_t i = 0; i < copies; ++i) copies_.push_back(timed_copy(weights, *place_));
     } catch (const Error& e) {
-      if (e.code != Code::kDevice) throw;
+      if (!says_no_room(e)) throw;
       from_cache_ = true;  // no room beside whoever else uses the GPU: cached reads are better than no times
       copies_.clear();
       place_ = nullptr;  // what was taken of it is wanted for launches

@@ -23,7 +23,8 @@ class FakePlace : public Place {
   ~FakePlace() override { --alive; }
   DeviceKind kind() const override { return DeviceKind::kCuda; }
   void* take(size_t bytes) override {
-    if (bytes > room_) fail(code_, "fake: " + std::to_string(bytes) + " bytes asked for");
+    if (bytes > room_)
+      fail(code_, "gpu memory: " + std::to_string(bytes) + " bytes wanted, " + std::to_string(room_) + " free");
     room_ -= bytes;
     memory_.emplace_back(bytes);
     return memory_.back().data();
@@ -104,9 +105,28 @@ TEST(TimedWeights, WithoutRoomForCopiesTheyAreTimedWhereTheyLieAndSaySo) {
     EXPECT_TRUE(timed.from_cache()) << room;
     EXPECT_EQ(FakePlace::alive, 0) << "the room of copies that are not used is given back";
   }
-  TimedWeights<MoeWeights> none(c.weights->packed,
-                                []() -> std::unique_ptr<Place> { fail(Code::kDevice, "fake: no context"); });
+  TimedWeights<MoeWeights> none(c.weights->packed, []() -> std::unique_ptr<Place> {
+    fail(Code::kDevice,
+         "cudaHostAlloc(&staging_, kStaging, cudaHostAllocDefault): cudaErrorMemoryAllocation: out of memory");
+  });
   EXPECT_TRUE(none.from_cache());
+  try {
+    host_place()->take(SIZE_MAX / 2);
+    ADD_FAILURE() << "so much memory";
+  } catch (const Error& e) {
+    EXPECT_TRUE(says_no_room(e)) << e.message;
+  }
+}
+
+// A GPU that is lost: whatever is launched behind it fails too, and times of it are none.
+TEST(TimedWeights, AnErrorThatIsNoWantOfMemoryIsNotTakenForOne) {
+  const MoeCase c = moe_typical_case(tiny_moe(), 1, 7, Layout::kP64);
+  for (const char* message :
+       {"cudaStreamSynchronize(stream_): cudaErrorIllegalAddress: an illegal memory access was encountered",
+        "error: cudaErrorECCUncorrectable: uncorrectable ECC error encountered", "gpu: no CUDA device is visible"}) {
+    const auto lost = [message]() -> std::unique_ptr<Place> { fail(Code::kDevice, message); };
+    EXPECT_THROW(TimedWeights<MoeWeights>(c.weights->packed, lost), Error) << message;
+  }
   const auto broken = [] { return std::make_unique<FakePlace>(0, Code::kInternal); };
   EXPECT_THROW(TimedWeights<MoeWeights>(c.weights->packed, broken), Error);
 }
