@@ -1,6 +1,9 @@
 #include "cli/prompt_line.h"
 
 #include <histedit.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
@@ -53,6 +56,14 @@ unsigned char drop_line(EditLine* editor, int) {
   return CC_NEWLINE;
 }
 
+// Ctrl-D that came before the editor had the terminal, while a model loads or an answer comes. It is the terminal's own
+// mark then: input that waits and has no byte. The editor would read it as a NUL, which ends nothing.
+bool ended_before() {
+  pollfd in{STDIN_FILENO, POLLIN, 0};
+  int bytes = 0;
+  return poll(&in, 1, 0) == 1 && (in.revents & POLLIN) != 0 && ioctl(STDIN_FILENO, FIONREAD, &bytes) == 0 && bytes == 0;
+}
+
 }  // namespace
 
 PromptLine::PromptLine(const std::string& prompt) : impl_(std::make_unique<Impl>()) {
@@ -83,7 +94,7 @@ PromptLine::~PromptLine() {
 std::optional<std::string> PromptLine::read() {
   Impl& i = *impl_;
   int count = 0;
-  const char* line = el_gets(i.editor, &count);
+  const char* line = ended_before() ? nullptr : el_gets(i.editor, &count);
   if (line == nullptr || count <= 0) {
     std::fputs("\n", stderr);
     return std::nullopt;

@@ -193,7 +193,7 @@ class Terminal:
         os.write(self.parent, keys.encode())
 
     def end(self):
-        while True:
+        while select.select([self.parent], [], [], 60)[0]:
             try:
                 if not os.read(self.parent, 65536):
                     break
@@ -232,6 +232,18 @@ class Chat(unittest.TestCase):
             again.prompt()
             again.type("\x04")
             self.assertEqual(again.end(), 0)
+
+    def test_what_is_typed_while_the_model_loads_is_taken(self):
+        with tempfile.TemporaryDirectory() as state:
+            t = Terminal(*GREEDY, state=state)
+            t.type("How much is 757 plus 95?\rSpell the word tale.\r\x04")
+            t.until("Ctrl-D leaves")
+            t.until("852")
+            t.until("t-a-l-e")
+            self.assertEqual(t.end(), 0)
+            t = Terminal(*GREEDY, state=state)
+            t.type("\x04")
+            self.assertEqual(t.end(), 0)
 
 
 if __name__ == "__main__":
