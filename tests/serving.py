@@ -31,11 +31,11 @@ class Server:
     cache = tempfile.mkdtemp(prefix="mettle-test-cache-")
     processes = []  # all that were started
 
-    def __init__(self, *flags, env=None, model=None):
+    def __init__(self, *flags, env=None, model=None, **popen):
         self.log = tempfile.TemporaryFile(mode="w+")
         argv = [PROGRAM, "serve"] + ([model] if model else []) + ["--port", "0", *flags]
         self.process = subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=self.log, text=True,
-                                        env={**os.environ, "XDG_CACHE_HOME": Server.cache, **(env or {})})
+                                        env={**os.environ, "XDG_CACHE_HOME": Server.cache, **(env or {})}, **popen)
         Server.processes.append(self.process)
         timer = threading.Timer(READY_SECONDS, self.process.kill)
         timer.daemon = True

@@ -14,10 +14,11 @@ std::atomic<int> g_received{0};
 std::atomic<bool> g_second_exits{false}, g_installed{false}, g_stop_waiting{false};
 sem_t g_arrived;
 
-// Only what is safe in a signal handler.
+// Only what is safe in a signal handler. A terminal that closes tells the same up to three times (the kernel, the
+// shell, the kernel again at the shell's end), and systemd adds SIGHUP to its SIGTERM: never a person's second signal.
 void handle(int number) {
   const int saved = errno;
-  if (g_received.fetch_add(1) > 0 && g_second_exits) _exit(128 + number);
+  if (g_received.fetch_add(1) > 0 && g_second_exits && number != SIGHUP) _exit(128 + number);
   sem_post(&g_arrived);
   errno = saved;
 }
@@ -32,7 +33,11 @@ void install(Use use) {
   action.sa_handler = handle;
   action.sa_flags = SA_RESTART;
   sigaction(SIGINT, &action, nullptr);
-  if (use == Use::kServe) sigaction(SIGTERM, &action, nullptr);
+  if (use != Use::kServe) return;
+  sigaction(SIGTERM, &action, nullptr);
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  if (hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, nullptr);
 }
 
 int received() { return g_received; }

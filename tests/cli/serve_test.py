@@ -1,12 +1,16 @@
 """`mettle serve` as a program: flags, ready line, ports, signals, caches that cannot be written, weights that are dummies."""
+import fcntl
 import json
 import os
+import pty
 import random
+import re
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import termios
 import unittest
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), ".."))
@@ -193,13 +197,18 @@ class Running(unittest.TestCase):
 
 
 class Signals(unittest.TestCase):
+    def story(self, server, **fields):
+        """The connection on which a streamed answer comes that does not end by itself."""
+        s = socket.create_connection(("127.0.0.1", server.port), 60)
+        body = json.dumps({"messages": [{"role": "user", "content": "Tell me a story."}], "ignore_eos": True,
+                           "stream": True, **fields}).encode()
+        s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+                  b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        return s
+
     def test_term_lets_running_answers_finish(self):
         with serving.Server() as server:
-            with socket.create_connection(("127.0.0.1", server.port), 60) as s:
-                body = json.dumps({"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 20,
-                                   "ignore_eos": True, "stream": True}).encode()
-                s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-                          b"Content-Length: %d\r\n\r\n" % len(body) + body)
+            with self.story(server, max_tokens=20) as s:
                 got = s.recv(100)
                 server.process.send_signal(signal.SIGTERM)
                 while part := s.recv(65536):
@@ -208,17 +217,41 @@ class Signals(unittest.TestCase):
             self.assertEqual(server.process.wait(60), 0)
 
     def test_the_second_signal_ends_at_once(self):
-        with serving.Server() as server:
-            with socket.create_connection(("127.0.0.1", server.port), 60) as s:
-                body = json.dumps({"messages": [{"role": "user", "content": "Tell me a story."}], "max_tokens": 3900,
-                                   "ignore_eos": True, "stream": True, "n": 16}).encode()
-                s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-                          b"Content-Length: %d\r\n\r\n" % len(body) + body)
-                s.recv(100)
-                server.process.send_signal(signal.SIGINT)
+        for first in (signal.SIGINT, signal.SIGHUP):
+            with serving.Server(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_DFL)) as server:
+                with self.story(server, max_tokens=3900, n=16) as s:
+                    s.recv(100)
+                    server.process.send_signal(first)
+                    server.wait_for_words("draining")
+                    server.process.send_signal(signal.SIGINT)
+                    self.assertEqual(server.process.wait(60), 128 + signal.SIGINT)
+
+    def test_a_terminal_that_closes_lets_running_answers_finish(self):
+        def own_terminal():
+            signal.signal(signal.SIGHUP, signal.SIG_DFL)
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+        ours, theirs = pty.openpty()
+        with serving.Server(stdin=theirs, start_new_session=True, preexec_fn=own_terminal) as server:
+            os.close(theirs)
+            with self.story(server, max_tokens=200) as s:
+                got = s.recv(100)
+                os.close(ours)
                 server.wait_for_words("draining")
-                server.process.send_signal(signal.SIGINT)
-                self.assertEqual(server.process.wait(60), 128 + signal.SIGINT)
+                server.process.send_signal(signal.SIGHUP)  # a shell tells its jobs too
+                while part := s.recv(65536):
+                    got += part
+            self.assertIn(b"data: [DONE]", got)
+            self.assertEqual(server.process.wait(60), 0)
+
+    def test_a_hangup_that_is_ignored_at_the_start_stays_so(self):
+        with serving.Server(preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN)) as server:
+            with open(f"/proc/{server.process.pid}/status") as f:
+                ignored = int(re.search(r"^SigIgn:\s*([0-9a-f]+)$", f.read(), re.M).group(1), 16)
+            self.assertTrue(ignored & 1 << signal.SIGHUP - 1, hex(ignored))
+            server.process.send_signal(signal.SIGHUP)
+            self.assertEqual(server.chat("Hi", max_tokens=1)[0], 200)
+            self.assertNotIn("draining", server.errors())
 
     def test_interrupts_at_any_moment_of_the_start_leave_nothing(self):
         rng = random.Random(3)
