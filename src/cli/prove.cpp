@@ -32,7 +32,7 @@ namespace {
 struct ProveArguments {
   std::string model, op, backend, json, html, device = "auto", load_format = "auto";
   FormatFlags formats;
-  int threads = 0;
+  int threads = 0, silence = kSilenceMs / 1000;
   bool reprove = false, child = false, forget = false, all = false;
 };
 
@@ -141,6 +141,7 @@ int run(const ProveArguments& a) {
   options.reprove = a.reprove;
   options.only_op = a.op;
   options.only_backend = a.backend;
+  options.silence_ms = a.silence * 1000;
   ProofReport report;
   {
     std::unique_ptr<Progress> bar;
@@ -190,12 +191,16 @@ int command_prove(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "dummy"}))
       ->capture_default_str();
   add_format_flags(app, a.formats);
+  app.add_option("--silence", a.silence,
+                 "seconds without a sign after which a proof is taken for hanging (HANG); more under a sanitizer")
+      ->check(CLI::Range(1, 3600))
+      ->capture_default_str();
   CLI::Option* reprove = app.add_flag("--reprove", a.reprove, "ignore kept verdicts");
   CLI::Option* forget_flag = app.add_flag("--forget", a.forget,
                                           "prove nothing: delete the kept verdicts of this build and device, and say "
                                           "what was deleted");
   for (const char* other : {"MODEL", "--op", "--backend", "--json", "--html", "--threads", "--load-format",
-                            "--dense-dtype", "--kv-cache-dtype"})
+                            "--dense-dtype", "--kv-cache-dtype", "--silence"})
     forget_flag->excludes(app.get_option(other));
   forget_flag->excludes(reprove);
   app.add_flag("--all", a.all, "with --forget: those of all builds and devices")->needs(forget_flag);

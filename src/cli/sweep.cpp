@@ -35,7 +35,10 @@ void on_signal(int number) {
 void install_signals() {
   struct sigaction action {};
   action.sa_handler = on_signal;
-  for (const int number : {SIGINT, SIGTERM, SIGHUP}) sigaction(number, &action, nullptr);
+  struct sigaction hangup {};
+  sigaction(SIGHUP, nullptr, &hangup);
+  for (const int number : {SIGINT, SIGTERM, SIGHUP})
+    if (number != SIGHUP || hangup.sa_handler != SIG_IGN) sigaction(number, &action, nullptr);  // nohup: a whole night
   signal(SIGPIPE, SIG_IGN);  // a reader that went away must not end the sweep before its server
 }
 

@@ -49,11 +49,7 @@ template <class Problem>
 Choices<OpOf<Problem>> choose_among(const ProofReport& report, const Problem& problem, const std::string& named,
                                     std::span<const Backend<OpOf<Problem>>* const> backends);
 
-// Silence after which a child is taken for hanging; tests shorten it.
-inline constexpr int kSilenceMs = 20'000;
-
-ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& options, const Candidates& candidates,
-                  int silence_ms = kSilenceMs);
+ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& options, const Candidates& candidates);
 int prove_child(const Candidates& candidates);
 
 }  // namespace mettle

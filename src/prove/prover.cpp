@@ -71,14 +71,9 @@ struct Phase {
 
 class Run {
  public:
-  Run(std::span<const AnyProblem> problems, const ProveOptions& options, std::vector<Item>& items, int silence_ms,
-      Phase phase, Progressing& progress)
-      : problems_(problems),
-        options_(options),
-        items_(items),
-        phase_(std::move(phase)),
-        silence_(silence_ms),
-        progress_(progress) {}
+  Run(std::span<const AnyProblem> problems, const ProveOptions& options, std::vector<Item>& items, Phase phase,
+      Progressing& progress)
+      : problems_(problems), options_(options), items_(items), phase_(std::move(phase)), progress_(progress) {}
 
   // Children until nothing is open: each death settles at least one entry.
   void work() {
@@ -139,7 +134,7 @@ class Run {
     if (child.argv.empty()) child.argv = {"/proc/self/exe", "prove", "--child"};
     child.input = input();
     child.deadline = std::chrono::hours(kDeadlineHours);
-    child.silence = milliseconds(silence_);
+    child.silence = milliseconds(options_.silence_ms);
     child.output_limit = kOutputLimit;
     child.on_line = [this](std::string_view line) { on_line(line); };
     return run_subprocess(child);
@@ -254,8 +249,8 @@ class Run {
     const std::string words = last_line(r.err),
                       tail = words.empty() ? "" : fmt::format("; its last words: {:.300}", words);
     if (r.end == SubprocessEnd::kSilence || r.end == SubprocessEnd::kDeadline)
-      return refuse(VerdictCode::kHang, how(r), fmt::format("a sign within {} ms", silence_),
-                    fmt::format("silent for {} ms and ended{}", silence_, tail));
+      return refuse(VerdictCode::kHang, how(r), fmt::format("a sign within {} ms", options_.silence_ms),
+                    fmt::format("silent for {} ms and ended{}", options_.silence_ms, tail));
     if (r.end == SubprocessEnd::kExited)
       return refuse(VerdictCode::kFault, how(r), "a report",
                     fmt::format("ended the process with exit code {} in the middle of its proof{}", r.exit_code, tail));
@@ -266,7 +261,6 @@ class Run {
   const ProveOptions& options_;
   std::vector<Item>& items_;
   Phase phase_;
-  int silence_;
   Progressing& progress_;
   Item* current_ = nullptr;
   bool hello_ = false, ended_ = false;
@@ -275,7 +269,7 @@ class Run {
 // Works through the phases in their order, so many children side by side; the first failure to start one is the failure
 // of all.
 void work_side_by_side(std::span<const AnyProblem> problems, const ProveOptions& options, std::vector<Item>& items,
-                       int silence_ms, Progressing& progress, const std::vector<Phase>& phases, int children) {
+                       Progressing& progress, const std::vector<Phase>& phases, int children) {
   std::atomic<size_t> next{0};
   std::exception_ptr error;
   std::vector<std::thread> threads;
@@ -283,7 +277,7 @@ void work_side_by_side(std::span<const AnyProblem> problems, const ProveOptions&
     threads.emplace_back([&] {
       try {
         for (size_t at = next++; at < phases.size(); at = next++)
-          Run(problems, options, items, silence_ms, phases[at], progress).work();
+          Run(problems, options, items, phases[at], progress).work();
       } catch (...) {
         next = phases.size();
         const std::lock_guard lock(progress.mutex);
@@ -298,7 +292,7 @@ void work_side_by_side(std::span<const AnyProblem> problems, const ProveOptions&
 // has its part of the problems. On a CPU a backend is proved with the team that will serve; but much of a proof is one
 // thread's work, so a second child keeps the other cores busy, problem by problem. Times are taken later, alone.
 void prove_side_by_side(std::span<const AnyProblem> problems, const ProveOptions& options, std::vector<Item>& items,
-                        int silence_ms, Progressing& progress) {
+                        Progressing& progress) {
   const bool gpu = options.device.kind == DeviceKind::kCuda;
   std::vector<size_t> open;
   std::map<size_t, int> tactics;  // of a problem
@@ -316,13 +310,12 @@ void prove_side_by_side(std::span<const AnyProblem> problems, const ProveOptions
     phase.beside = !gpu && children > 1;
     phase.threads = gpu ? std::max(options.threads / children, 1) : options.threads;
   }
-  work_side_by_side(problems, options, items, silence_ms, progress, phases, children);
+  work_side_by_side(problems, options, items, progress, phases, children);
 }
 
 }  // namespace
 
-ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& options, const Candidates& candidates,
-                  int silence_ms) {
+ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& options, const Candidates& candidates) {
   ProofReport report{options.device.model, build_id(), {}, options.device};
   std::vector<Item> items;
   std::set<std::string> seen;  // layers of a model share their problems
@@ -339,11 +332,11 @@ ProofReport prove(std::span<const AnyProblem> problems, const ProveOptions& opti
   }
   Progressing progress{store};
   for (const Item& item : items) progress.total += item.parts();
-  prove_side_by_side(problems, options, items, silence_ms, progress);
+  prove_side_by_side(problems, options, items, progress);
   Phase rest{.threads = options.threads};
   rest.problems.resize(problems.size());
   std::iota(rest.problems.begin(), rest.problems.end(), size_t{0});
-  Run(problems, options, items, silence_ms, std::move(rest), progress).work();
+  Run(problems, options, items, std::move(rest), progress).work();
   for (const Item& item : items) report.entries.push_back(item.entry);
   store.save();
   if (options.tuned) apply_tuning(folder, options.threads, report);

@@ -34,6 +34,8 @@ struct ProofReport {
   const ProofEntry* find(const std::string& problem, std::string_view backend, std::string_view tactic) const;
 };
 
+inline constexpr int kSilenceMs = 20'000;
+
 struct ProveOptions {
   Device device;
   int threads = 1;  // team size that serving will use; part of the timing, not of the verdict
@@ -45,6 +47,7 @@ struct ProveOptions {
   bool tuned = true;         // times of `mettle tune` take the place of those of the proof where there are any
   std::string only_op, only_backend, only_tactic;  // filters; empty = all
   uint64_t seed = 1;                               // of the random cases
+  int silence_ms = kSilenceMs;                     // without a sign, then a child is taken for hanging
   // Proofs and timings that are done, of those to be done; the entry whose turn it is. Not called when all is kept.
   std::function<void(size_t done, size_t total, const ProofEntry& current)> on_progress;
 };

@@ -23,8 +23,6 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-constexpr int kSilence = 8'000;
-
 ProveOptions without_store() {
   ProveOptions o;
   o.device = this_cpu();
@@ -32,6 +30,7 @@ ProveOptions without_store() {
   o.time = false;
   o.child_argv = {"/proc/self/exe", "--child"};
   o.cache_folder = "none";
+  o.silence_ms = 8'000;
   return o;
 }
 
@@ -71,7 +70,7 @@ TEST(Prover, EveryMutantGetsItsVerdict) {
          ...);
       },
       planted.lists);
-  const ProofReport report = prove(small_problems(), without_store(), planted, kSilence);
+  const ProofReport report = prove(small_problems(), without_store(), planted);
   size_t found = 0;
   for (const Mutant& m : mutants())
     for (const ProofEntry& e : report.entries) {
@@ -92,7 +91,7 @@ TEST(Prover, SentencesNameRowColumnAndValues) {
   const std::vector<AnyProblem> problems = {LinearProblem{.in = 128, .out = 100, .format = WeightFormat::kNvfp4}};
   ProveOptions options = without_store();
   options.only_backend = "column_gain";
-  const ProofReport report = prove(problems, options, mutant_candidates(), kSilence);
+  const ProofReport report = prove(problems, options, mutant_candidates());
   ASSERT_EQ(report.entries.size(), 1u);
   const Verdict& v = report.entries[0].verdict;
   EXPECT_THAT(v.sentence, HasSubstr("rows1: y[row 0, column 40] is "));
@@ -103,11 +102,9 @@ TEST(Prover, SentencesNameRowColumnAndValues) {
   EXPECT_GT(report.entries[0].max_error, report.entries[0].bound);
 
   options.only_backend = "segfaults";
-  EXPECT_THAT(prove(problems, options, mutant_candidates(), kSilence).entries[0].verdict.sentence,
-              HasSubstr("signal SIGSEGV"));
+  EXPECT_THAT(prove(problems, options, mutant_candidates()).entries[0].verdict.sentence, HasSubstr("signal SIGSEGV"));
   options.only_backend = "exits";
-  EXPECT_THAT(prove(problems, options, mutant_candidates(), kSilence).entries[0].verdict.sentence,
-              HasSubstr("exit code 0"));
+  EXPECT_THAT(prove(problems, options, mutant_candidates()).entries[0].verdict.sentence, HasSubstr("exit code 0"));
 }
 
 // A fault that every other case lets pass; the sentence names the column of the weight that was read.
@@ -115,7 +112,7 @@ TEST(Prover, RowsWithOneNumberNameTheWeight) {
   ProveOptions options = without_store();
   options.only_op = "linear";
   options.only_backend = "one_number";
-  const ProofReport report = prove(small_problems(), options, mutant_candidates(), kSilence);
+  const ProofReport report = prove(small_problems(), options, mutant_candidates());
   ASSERT_EQ(report.entries.size(), 1u);
   EXPECT_THAT(report.entries[0].verdict.sentence, StartsWith("one_hot: transposed weight[row 0, column "));
 }
@@ -127,7 +124,7 @@ TEST(Prover, WrongScoresShowBesideAStrongKey) {
     ProveOptions options = without_store();
     options.only_op = "attention";
     options.only_backend = backend;
-    const ProofReport report = prove(small_problems(), options, mutant_candidates(), kSilence);
+    const ProofReport report = prove(small_problems(), options, mutant_candidates());
     ASSERT_EQ(report.entries.size(), 1u) << backend;
     EXPECT_THAT(report.entries[0].verdict.sentence, StartsWith(words)) << backend;
   }

@@ -17,8 +17,6 @@
 namespace mettle {
 namespace {
 
-constexpr int kSilence = 20'000;
-
 TEST(SideBySide, EachChildSettlesItsOwnProblems) {
   const std::vector<AnyProblem> problems = {EmbedProblem{100, 64}, JoinProblem{.hidden = 96, .ranks = 2},
                                             LinearProblem{.in = 128, .out = 100, .format = WeightFormat::kNvfp4},
@@ -29,7 +27,7 @@ TEST(SideBySide, EachChildSettlesItsOwnProblems) {
   options.cache_folder = "none";
   options.time = false;
   options.only_backend = "reference";
-  const ProofReport one = prove(problems, options, mutant_candidates(), kSilence);
+  const ProofReport one = prove(problems, options, mutant_candidates());
   options.threads = 2;
   size_t last = 0, total = 0;
   options.on_progress = [&](size_t done, size_t all, const ProofEntry&) {
@@ -37,7 +35,7 @@ TEST(SideBySide, EachChildSettlesItsOwnProblems) {
     last = done;
     total = all;
   };
-  const ProofReport two = prove(problems, options, mutant_candidates(), kSilence);
+  const ProofReport two = prove(problems, options, mutant_candidates());
   EXPECT_EQ(last, 4u);
   EXPECT_EQ(total, 4u);
   ASSERT_EQ(one.entries.size(), 4u);  // the second embed is the first
@@ -69,7 +67,7 @@ TEST(SideBySide, ADeathIsOneEntrysVerdict) {
       },
       some.lists);
   int deaths = 0;
-  for (const ProofEntry& e : prove(problems, options, some, kSilence).entries) {
+  for (const ProofEntry& e : prove(problems, options, some).entries) {
     const VerdictCode wanted = e.backend == "segfaults" ? VerdictCode::kFault : VerdictCode::kOk;
     deaths += wanted == VerdictCode::kFault;
     EXPECT_EQ(name_of(e.verdict.code), name_of(wanted)) << e.problem << ": " << e.verdict.sentence;
@@ -95,7 +93,7 @@ TEST(SideBySide, ChildrenKnowThatTheyShareCoresAndTheLongestComesFirst) {
     seen = true;
     before_embed = done;
   };
-  const ProofReport report = prove(problems, options, Candidates::all(), kSilence);
+  const ProofReport report = prove(problems, options, Candidates::all());
   EXPECT_TRUE(all_proved(report));
   const auto of_join = std::count_if(report.entries.begin(), report.entries.end(), [](const ProofEntry& e) {
     return e.op == "join" && e.verdict.code != VerdictCode::kIsaMissing;
@@ -125,7 +123,7 @@ TEST(SideBySide, NoChildStartsIsOneFailure) {
   options.cache_folder = "none";
   const std::vector<AnyProblem> problems = {EmbedProblem{100, 64}, JoinProblem{.hidden = 96, .ranks = 2},
                                             SampleProblem{.vocab = 520, .usable = 500}};
-  EXPECT_THROW(prove(problems, options, mutant_candidates(), kSilence), Error);
+  EXPECT_THROW(prove(problems, options, mutant_candidates()), Error);
 }
 
 }  // namespace

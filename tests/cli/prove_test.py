@@ -251,19 +251,38 @@ class Prove(unittest.TestCase):
             self.assertNotEqual(r.returncode, 0, text)
             self.assertIn(says, r.stderr)
 
-    def test_a_killed_parent_leaves_no_child_and_no_half_file(self):
-        parent = subprocess.Popen([serving.PROGRAM, "prove", "--reprove"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                                  env={**os.environ, "XDG_CACHE_HOME": self.folder.name})
-        # In the middle of its work: a child that has not read its input yet ends for want of it.
+    def child_at_work(self, parent):
+        """In the middle of its work: a child that has not read its input yet ends for want of it."""
         while not (children := serving.children_of(parent.pid)) or (cpu_seconds(children[0]) or 0) < 0.2:
             self.assertIsNone(parent.poll(), "it ended before its child was at work")
             time.sleep(0.01)
+        return children[0]
+
+    def test_silence_is_borne_for_as_long_as_asked(self):
+        path = os.path.join(self.folder.name, "out.json")
+        parent = subprocess.Popen([serving.PROGRAM, "prove", "--op", "moe", "--reprove", "--silence", "1", "--json", path],
+                                  stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                  env={**os.environ, "XDG_CACHE_HOME": self.folder.name})
+        os.kill(self.child_at_work(parent), signal.SIGSTOP)
+        self.assertEqual(parent.wait(300), 1)
+        with open(path) as f:
+            hung = [e for e in json.load(f)["results"] if e["verdict"] == "HANG"]
+        self.assertTrue(any("silent for 1000 ms" in e["sentence"] for e in hung), hung)
+        for seconds in ("0", "3601", "soon"):
+            r = self.prove("--silence", seconds)
+            self.assertEqual(r.returncode, 2, r.stderr)
+            self.assertIn("--silence", r.stderr)
+
+    def test_a_killed_parent_leaves_no_child_and_no_half_file(self):
+        parent = subprocess.Popen([serving.PROGRAM, "prove", "--reprove"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                                  env={**os.environ, "XDG_CACHE_HOME": self.folder.name})
+        child = self.child_at_work(parent)
         parent.send_signal(signal.SIGKILL)
         parent.wait()
-        before, end = cpu_seconds(children[0]), time.monotonic() + 60
-        while (used := cpu_seconds(children[0])) is not None:
+        before, end = cpu_seconds(child), time.monotonic() + 60
+        while (used := cpu_seconds(child)) is not None:
             if used - before > 1 or time.monotonic() > end:
-                os.kill(children[0], signal.SIGKILL)
+                os.kill(child, signal.SIGKILL)
                 self.fail("the child goes on working without its parent")
             time.sleep(0.01)
         left = [f for _, _, files in os.walk(self.folder.name) for f in files]

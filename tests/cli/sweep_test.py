@@ -77,10 +77,10 @@ class Sweep(unittest.TestCase):
         self.assertIsNotNone(summary, r.stderr)
         return {cell["name"]: cell for cell in summary["cells"]}
 
-    def start(self, plan):
+    def start(self, plan, **how):
         return subprocess.Popen([serving.PROGRAM, "sweep", plan, "--out", self.out], stdout=subprocess.PIPE,
                                 stderr=subprocess.PIPE, text=True,
-                                env={**os.environ, "XDG_CACHE_HOME": serving.Server.cache})
+                                env={**os.environ, "XDG_CACHE_HOME": serving.Server.cache}, **how)
 
     def results(self):
         found = {}
@@ -292,6 +292,20 @@ class Order(Sweep):
         cells = self.cells(self.plan({"a": [], "b": [], "c": []}))
         self.assertEqual([(cells[n]["outcome"], cells[n]["kept"]) for n in "abc"],
                          [("works", True), ("works", False), ("works", False)])
+
+    def test_a_terminal_that_closes_ends_the_night_but_not_under_nohup(self):
+        plan = self.plan({"a": ["--load-seconds", "600"]})
+        for at_start, ends_it in ((signal.SIG_DFL, signal.SIGHUP), (signal.SIG_IGN, signal.SIGTERM)):
+            sweep = self.start(plan, preexec_fn=lambda: signal.signal(signal.SIGHUP, at_start))
+            started = os.path.join(self.out, "sweep.json")
+            wait_for("the cell runs", lambda: os.path.exists(started) and processes_marked(self.out))
+            with open(f"/proc/{sweep.pid}/status") as f:
+                ignored = int(re.search(r"^SigIgn:\s*([0-9a-f]+)$", f.read(), re.M).group(1), 16)
+            self.assertEqual(bool(ignored & 1 << signal.SIGHUP - 1), at_start == signal.SIG_IGN, hex(ignored))
+            sweep.send_signal(ends_it)
+            _, errors = sweep.communicate(timeout=PATIENCE)
+            self.assertEqual(sweep.returncode, 128 + ends_it, errors)
+            self.assertEqual(processes_marked(self.out), [])
 
     def test_what_a_killed_sweep_left_ends_also_when_nothing_is_to_be_run(self):
         # A server dies with its sweep; what it started does not.

@@ -83,7 +83,7 @@ class Runner {
     options.time = false;
     options.child_argv = {kSelf, "--child"};
     options.cache_folder = "none";
-    const ProofReport report = prove({&problem, 1}, options, candidates, kSilenceMs);
+    const ProofReport report = prove({&problem, 1}, options, candidates);
     const std::set<std::string> passed = naive(g, op);
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
     const std::lock_guard lock(mutex_);

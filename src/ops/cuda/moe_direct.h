@@ -4,7 +4,7 @@
 // to registers, so that shared memory carries x alone, and a block holds the rows of several groups, so that no warp
 // waits for another at the end of a group. One block a multiprocessor; a warp takes one tile row after the other, and
 // the next unit is on its way to a second set of registers while one is multiplied: asked for to L2 instead, weights
-// come at 4.1 TB/s, not at 4.7 (bench/read_orders.cu). Sums: float32, k ascending; a row does not depend on others.
+// come at 4.1 TB/s, not at 4.6 (bench/read_orders.cu). Sums: float32, k ascending; a row does not depend on others.
 // Deterministic.
 #pragma once
 #include <algorithm>
@@ -16,7 +16,7 @@ namespace mettle::cuda {
 inline constexpr int kMoeDirectRows = 16;   // of a group
 inline constexpr int kMoeDirectSlots = 4;   // groups whose rows a block holds, at most
 inline constexpr int kMoeDirectWarps = 16;  // of a block
-// Of a pass; more go through moe_wide, or mma_tiles where that is not. H200, 35B shape: 512 rows 261 us, `wide` 303;
+// Of a pass; more go through moe_wide, or mma_tiles where that is not. H200, 35B shape: 512 rows 264 us, `wide` 303;
 // prefill in chunks of 2,048 rows 31,200 tokens/s, with `wide` 35,300.
 inline constexpr int kMoeDirectMostRows = 512;
 
