@@ -25,7 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr char kSelf[] = "/proc/self/exe";
-constexpr int kSilenceMs = 15'000;  // a child that hangs
+constexpr int kSilence = 15'000;  // a child that hangs
 constexpr int kWorkers = 2;
 constexpr uint64_t kFirstSeed = 100;
 
@@ -83,6 +83,7 @@ class Runner {
     options.time = false;
     options.child_argv = {kSelf, "--child"};
     options.cache_folder = "none";
+    options.silence_ms = kSilence;
     const ProofReport report = prove({&problem, 1}, options, candidates);
     const std::set<std::string> passed = naive(g, op);
     const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
@@ -187,13 +188,14 @@ int prove_healthy(const std::string& op, const std::string& geometry) {
   options.time = false;
   options.child_argv = {kSelf, "--healthy-backends"};
   options.cache_folder = "none";
+  options.silence_ms = kSilence;
   int failed = 0;
   std::vector<Geometry> all = geometries();
   all.push_back(odd_shapes());
   for (const Geometry& g : all)
     for (const AnyProblem& p : g.problems) {
       if (g.name != geometry || op_name_of(p) != op) continue;
-      for (const ProofEntry& e : prove({&p, 1}, options, healthy(), kSilenceMs).entries) {
+      for (const ProofEntry& e : prove({&p, 1}, options, healthy()).entries) {
         if (e.verdict.ok() || (info_of(e.verdict.code).refusal && e.backend != "reference")) continue;
         ++failed;
         fmt::print("{} {} {}: {} {}\n", e.op, e.backend, e.tactic, name_of(e.verdict.code), e.verdict.sentence);

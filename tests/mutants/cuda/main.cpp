@@ -26,7 +26,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr char kSelf[] = "/proc/self/exe";
-constexpr int kSilenceMs = 12'000;  // a kernel that hangs
+constexpr int kSilence = 12'000;  // a kernel that hangs
 constexpr std::chrono::seconds kNaiveDeadline{10};
 
 double ms_since(Clock::time_point begin) {
@@ -145,6 +145,7 @@ class Runner {
     o.time = o.tuned = false;
     o.child_argv = {kSelf, "--child", std::to_string(number)};
     o.cache_folder = "none";
+    o.silence_ms = kSilence;
     return o;
   }
 
@@ -152,7 +153,7 @@ class Runner {
     std::vector<std::string> alarms;
     size_t passed = 0;
     try {
-      for (const ProofEntry& e : prove({&slice.problem, 1}, options(0), Candidates::all(), kSilenceMs).entries) {
+      for (const ProofEntry& e : prove({&slice.problem, 1}, options(0), Candidates::all()).entries) {
         const bool refused =
             info_of(e.verdict.code).refusal && e.cases == 0 && e.verdict.code != VerdictCode::kUnproved;
         passed += e.verdict.ok() ? 1 : 0;
@@ -175,7 +176,7 @@ class Runner {
     o.only_backend = f.backend;
     o.only_tactic = f.tactic;
     try {
-      const ProofReport report = prove({&problem_of(f.slice), 1}, o, Candidates::all(), kSilenceMs);
+      const ProofReport report = prove({&problem_of(f.slice), 1}, o, Candidates::all());
       outcome.skipped = report.entries.empty();
       if (!outcome.skipped)
         outcome.verdict = report.entries.front().verdict, outcome.error = report.entries.front().max_error;
