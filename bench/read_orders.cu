@@ -60,7 +60,7 @@ enum class Order {
 };
 enum class Ahead {
   kNothing,    // the next unit is asked for when this one has been used
-  kToL2,       // it is asked for to L2, by one instruction, when this one is begun
+  kToL2,       // it is asked for to L2, by one instruction (SM90; else as below), when this one is begun
   kToL2Lines,  // the same, a line a lane
   kRegisters   // it goes to a second set of registers meanwhile
 };
@@ -86,9 +86,14 @@ __global__ __launch_bounds__(WARPS * 32, 1) void read(const uint8_t* p, uint32_t
   for (uint32_t n = 0; at(n) < last; ++n) {
     const bool more = at(n + 1) < last;
     const uint8_t* next = p + size_t{at(n + 1)} * kUnit;
-    if (AHEAD == Ahead::kToL2 && more && lane == 0)
+#if __CUDA_ARCH__ >= 900
+    constexpr bool kOneInstruction = AHEAD == Ahead::kToL2;
+    if (kOneInstruction && more && lane == 0)
       asm volatile("cp.async.bulk.prefetch.L2.global [%0],%1;" ::"l"(next), "n"(kUnit));
-    if (AHEAD == Ahead::kToL2Lines && more)
+#else
+    constexpr bool kOneInstruction = false;
+#endif
+    if (!kOneInstruction && (AHEAD == Ahead::kToL2 || AHEAD == Ahead::kToL2Lines) && more)
       for (uint32_t i = lane * 128; i < kUnit; i += 32 * 128) asm volatile("prefetch.global.L2 [%0];" ::"l"(next + i));
     if (AHEAD == Ahead::kRegisters) {
       const Unit before = now;
