@@ -161,6 +161,11 @@ def is_whole(path):
     return int(match.group(1), 16) == h
 
 
+def ignores(pid, number):
+    with open(f"/proc/{pid}/status") as f:
+        return bool(int(re.search(r"^SigIgn:\s*([0-9a-f]+)$", f.read(), re.M).group(1), 16) & 1 << number - 1)
+
+
 def children_of(pid):
     found = []
     for entry in os.listdir("/proc"):
