@@ -33,7 +33,7 @@ struct ProveArguments {
   std::string model, op, backend, json, html, device = "auto", load_format = "auto";
   FormatFlags formats;
   int threads = 0, silence = kSilenceMs / 1000;
-  bool reprove = false, child = false, forget = false, all = false;
+  bool reprove = false, untimed = false, child = false, forget = false, all = false;
 };
 
 constexpr const char* kOps[] = {"embed", "join", "linear", "moe", "attention", "gdn", "sample"};
@@ -139,6 +139,7 @@ int run(const ProveArguments& a) {
   options.device = device;
   options.threads = a.threads > 0 ? a.threads : usable_cores();
   options.reprove = a.reprove;
+  options.time = !a.untimed;
   options.only_op = a.op;
   options.only_backend = a.backend;
   options.silence_ms = a.silence * 1000;
@@ -196,13 +197,16 @@ int command_prove(int argc, char** argv) {
       ->check(CLI::Range(1, 3600))
       ->capture_default_str();
   CLI::Option* reprove = app.add_flag("--reprove", a.reprove, "ignore kept verdicts");
+  CLI::Option* untimed = app.add_flag("--untimed", a.untimed,
+                                      "prove only: whoever needs times takes them later (under a sanitizer, or while "
+                                      "the device is busy)");
   CLI::Option* forget_flag = app.add_flag("--forget", a.forget,
                                           "prove nothing: delete the kept verdicts of this build and device, and say "
                                           "what was deleted");
   for (const char* other : {"MODEL", "--op", "--backend", "--json", "--html", "--threads", "--load-format",
                             "--dense-dtype", "--kv-cache-dtype", "--silence"})
     forget_flag->excludes(app.get_option(other));
-  forget_flag->excludes(reprove);
+  forget_flag->excludes(reprove)->excludes(untimed);
   app.add_flag("--all", a.all, "with --forget: those of all builds and devices")->needs(forget_flag);
   app.add_flag("--child", a.child, "work through problems from standard input (what the parent starts)")->group("");
   if (const int code = parse_arguments(app, argc, argv); code >= 0) return code;

@@ -273,6 +273,17 @@ class Prove(unittest.TestCase):
             self.assertEqual(r.returncode, 2, r.stderr)
             self.assertIn("--silence", r.stderr)
 
+    def test_untimed_proves_and_leaves_the_times_to_the_next_run(self):
+        least = []
+        for extra in (("--untimed",), ("--untimed",), ()):
+            r, out = self.results("--op", "join", *extra)
+            self.assertEqual(r.returncode, 0, r.stderr)
+            self.assertEqual({e["verdict"] for e in out["results"]}, {"OK"})
+            least.append([e["us"][0] for e in out["results"]])
+        self.assertEqual((set(least[0]), set(least[1])), ({0}, {0}))
+        self.assertGreater(min(least[2]), 0)
+        self.assertTrue(all(e["cached"] for e in out["results"]), "proved anew for want of times")
+
     def test_a_killed_parent_leaves_no_child_and_no_half_file(self):
         parent = subprocess.Popen([serving.PROGRAM, "prove", "--reprove"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                   env={**os.environ, "XDG_CACHE_HOME": self.folder.name})
