@@ -23,15 +23,28 @@ __global__ __launch_bounds__(256) void moe_swiglu_kernel(const float* gate_up, i
   }
 }
 
-__global__ __launch_bounds__(256) void moe_combine_kernel(MoeCombineArgs a) {
-  const int m = blockIdx.y, r = blockIdx.x * 256 + threadIdx.x;
+constexpr int kCombineThreads = 128;
+
+// blockIdx: outputs, one or four side by side a thread; row. Not told how many blocks are to share a multiprocessor,
+// ptxas makes do with 32 registers and asks for a row's products two by two.
+template <class T>
+__global__ __launch_bounds__(kCombineThreads, 8) void moe_combine_kernel(MoeCombineArgs a) {
+  const int m = blockIdx.y, r = blockIdx.x * kCombineThreads + threadIdx.x, width = a.hidden * 4 / sizeof(T);
   ptx::trigger();
   ptx::wait();
-  if (r >= a.hidden) return;
   const int64_t first = int64_t{m} * a.top_k;
   const Combination c = {a.weights + first, a.position + first, a.top_k, a.has_shared ? a.rows * a.top_k + m : -1,
                          a.shared_scale[m]};
-  a.partial[int64_t{m} * a.hidden + r] = combine(c, a.products + r, a.hidden);
+  const T sum = combine(c, reinterpret_cast<const T*>(a.products) + min(r, width - 1), width);
+  if (r < width) reinterpret_cast<T*>(a.partial)[int64_t{m} * width + r] = sum;
+}
+
+template <class T>
+void combine_in(const MoeCombineArgs& a, CUstream_st* stream) {
+  const int64_t width = a.hidden * 4 / static_cast<int64_t>(sizeof(T));
+  const dim3 grid(static_cast<unsigned>((width + kCombineThreads - 1) / kCombineThreads),
+                  static_cast<unsigned>(a.rows));
+  launch({.grid = grid, .block = dim3(kCombineThreads), .stream = stream}, moe_combine_kernel<T>, a);
 }
 
 }  // namespace
@@ -43,8 +56,9 @@ void moe_swiglu(const float* gate_up, int rows, int width, uint16_t* h, CUstream
 }
 
 void moe_combine(const MoeCombineArgs& a, CUstream_st* stream) {
-  const dim3 grid(static_cast<unsigned>((a.hidden + 255) / 256), static_cast<unsigned>(a.rows));
-  launch({.grid = grid, .block = dim3(256), .stream = stream}, moe_combine_kernel, a);
+  const auto aligned = [](const void* at) { return reinterpret_cast<uintptr_t>(at) % sizeof(float4) == 0; };
+  if (a.hidden % 4 == 0 && aligned(a.products) && aligned(a.partial)) return combine_in<float4>(a, stream);
+  combine_in<float>(a, stream);
 }
 
 }  // namespace mettle::cuda

@@ -21,28 +21,39 @@ struct MoeCombineArgs {
 void moe_combine(const MoeCombineArgs& args, CUstream_st* stream);
 
 #if defined(__CUDACC__)
-// One output: the choices of a row in their order, the shared expert last (shared_position < 0: none).
 struct Combination {
   const float* weights;
   const int32_t* position;
   int top_k, shared_position;
   float shared_scale;
 };
-__device__ __forceinline__ float combine(const Combination& c, const float* products, int stride) {
-  constexpr int kAtOnce = 8;  // loads in flight
-  float sum = 0;
+__device__ __forceinline__ void add_weighted(float& sum, float weight, float product) { sum += weight * product; }
+__device__ __forceinline__ void add_weighted(float4& sum, float weight, const float4& product) {
+  sum.x += weight * product.x, sum.y += weight * product.y, sum.z += weight * product.z, sum.w += weight * product.w;
+}
+// One output, or four side by side: the choices of a row in their order, the shared expert last (shared_position < 0:
+// none). `stride`: from row to row of products, in units of T. No load hangs on a condition: all can be under way.
+template <class T>
+__device__ __forceinline__ T combine(const Combination& c, const T* products, int stride) {
+  constexpr int kAtOnce = 8;
+  const T shared = products[int64_t{max(c.shared_position, 0)} * stride];
+  T sum = {};
   for (int first = 0; first < c.top_k; first += kAtOnce) {
-    float weight[kAtOnce], product[kAtOnce];
+    int at[kAtOnce];
+    float weight[kAtOnce];
+    T product[kAtOnce];
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) at[u] = c.position[min(first + u, c.top_k - 1)];
 #pragma unroll
     for (int u = 0; u < kAtOnce; ++u) {
-      const int k = first + u, at = k < c.top_k ? c.position[k] : -1;
-      weight[u] = at < 0 ? 0.f : c.weights[k];
-      product[u] = at < 0 ? 0.f : products[int64_t{at} * stride];
+      weight[u] = c.weights[min(first + u, c.top_k - 1)];
+      product[u] = products[int64_t{max(at[u], 0)} * stride];
     }
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) sum += weight[u] * product[u];
+    for (int u = 0; u < kAtOnce; ++u)
+      if (at[u] >= 0 && first + u < c.top_k) add_weighted(sum, weight[u], product[u]);
   }
-  if (c.shared_position >= 0) sum += c.shared_scale * products[int64_t{c.shared_position} * stride];
+  if (c.shared_position >= 0) add_weighted(sum, c.shared_scale, shared);
   return sum;
 }
 #endif

@@ -16,6 +16,12 @@
 namespace mettle::cuda {
 namespace {
 
+constexpr int kGroupThreads = 1024;
+// Rows whose choices the grouping block makes itself: a launch and a trip to memory less. At 16 rows it gains nothing,
+// with 64 the choices of one multiprocessor take 6 us longer than those of eight (H200).
+constexpr int kRoutedTogether = 8;
+static_assert(kRoutedTogether <= kGroupThreads / 32);  // a warp a row
+
 struct Route {
   int rows, experts, top_k;
   bool renormalise, given, shared_gate;
@@ -26,19 +32,22 @@ struct Route {
   float* shared_scale;
 };
 
-// A warp a row.
+// The choice of a row, by a warp.
 template <int PER_LANE>
-__global__ __launch_bounds__(256) void moe_route_kernel(Route a) {
-  const int64_t row = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
-  const int lane = threadIdx.x % 32;
-  ptx::trigger();
-  ptx::wait();
-  if (row >= a.rows) return;
+__device__ __forceinline__ void route_row(const Route& a, int64_t row, int lane) {
   const float* l = a.logits + row * a.logits_stride;
   if (lane == 0) a.shared_scale[row] = a.shared_gate ? sigmoid(l[a.experts]) : 1.f;
   if (a.given) return;
   const Choice c = choose_row<PER_LANE>(l, a.experts, a.top_k, a.renormalise, lane);
   if (lane < a.top_k) a.ids[row * a.top_k + lane] = c.id, a.weights[row * a.top_k + lane] = c.weight;
+}
+
+template <int PER_LANE>
+__global__ __launch_bounds__(256) void moe_route_kernel(Route a) {
+  const int64_t row = int64_t{blockIdx.x} * 8 + threadIdx.x / 32;
+  ptx::trigger();
+  ptx::wait();
+  if (row < a.rows) route_row<PER_LANE>(a, row, threadIdx.x % 32);
 }
 
 struct Grouping {
@@ -53,35 +62,57 @@ struct Grouping {
   int32_t* position;
 };
 
-// f(i, ids[i]) for every pair, by all threads of the block, padding (-1) included; several ids are asked for at once.
-template <class F>
-__device__ __forceinline__ void for_each_pair(const int32_t* ids, int pairs, const F& f) {
-  constexpr int kAtOnce = 8;
-  const int step = static_cast<int>(blockDim.x);
-  for (int first = threadIdx.x; first < pairs; first += kAtOnce * step) {
-    int32_t id[kAtOnce];
+// Pairs of a row and a choice that a thread looks after; several ids are asked for at once.
+struct Pairs {
+  static constexpr int kAtOnce = 8, kChunk = kAtOnce * kGroupThreads;
+  int32_t id[kAtOnce], rank[kAtOnce];  // of padding -1; the place among the rows of its expert
+
+  static __device__ int at(int first, int u) { return first + u * kGroupThreads + static_cast<int>(threadIdx.x); }
+  __device__ void load(const int32_t* ids, int first, int pairs) {
 #pragma unroll
-    for (int u = 0; u < kAtOnce; ++u) id[u] = first + u * step < pairs ? ids[first + u * step] : -1;
-#pragma unroll
-    for (int u = 0; u < kAtOnce; ++u)
-      if (first + u * step < pairs) f(first + u * step, id[u]);
+    for (int u = 0; u < kAtOnce; ++u) id[u] = at(first, u) < pairs ? ids[at(first, u)] : -1;
   }
-}
+  __device__ void count(int32_t* of_expert) {
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) rank[u] = id[u] >= 0 ? atomicAdd(&of_expert[id[u]], 1) : -1;
+  }
+  __device__ void place(const Grouping& a, const int32_t* first_of_expert, int first, int pairs) const {
+#pragma unroll
+    for (int u = 0; u < kAtOnce; ++u) {
+      const int i = at(first, u), to = rank[u] < 0 ? -1 : first_of_expert[id[u]] + rank[u];
+      if (i >= pairs) continue;
+      if (to >= 0) a.row_of[to] = i / a.top_k;
+      a.position[i] = to;
+    }
+  }
+};
 
 // Counts, places of the experts' rows, groups: one block, thread e looks after expert e. The order of the rows inside
-// an expert is whatever it happens to be.
-__global__ __launch_bounds__(1024) void moe_group_kernel(Grouping a) {
-  __shared__ int32_t next[kMaxExperts];  // first the count of an expert's rows, then where its next row goes
+// an expert is whatever it happens to be. PER_LANE > 0: it makes the choices of its few rows first.
+template <int PER_LANE>
+__global__ __launch_bounds__(kGroupThreads) void moe_group_kernel(Route route, Grouping a) {
+  __shared__ int32_t next[kMaxExperts];  // first the count of an expert's rows, then the first of them
   __shared__ int32_t warp_rows[kMaxExperts / 32], warp_groups[kMaxExperts / 32];
   const int e = threadIdx.x, warp = e / 32, lane = e % 32, pairs = a.rows * a.top_k;
   ptx::trigger();
   const ExpertPointers pointers = e < a.experts ? a.pointers[e] : ExpertPointers{};
   if (e < kMaxExperts) next[e] = 0;
-  __syncthreads();
   ptx::wait();
-  for_each_pair(a.ids, pairs, [&](int, int32_t id) {
-    if (id >= 0) atomicAdd(&next[id], 1);
-  });
+  if constexpr (PER_LANE > 0) {
+    if (warp < a.rows) route_row<PER_LANE>(route, warp, lane);
+  }
+  __syncthreads();
+  // Pairs of the first chunk stay in registers; the ranks of others wait where their positions will be.
+  Pairs own;
+  for (int first = Pairs::kChunk; first < pairs; first += Pairs::kChunk) {
+    own.load(a.ids, first, pairs);
+    own.count(next);
+#pragma unroll
+    for (int u = 0; u < Pairs::kAtOnce; ++u)
+      if (Pairs::at(first, u) < pairs) a.position[Pairs::at(first, u)] = own.rank[u];
+  }
+  own.load(a.ids, 0, pairs);
+  own.count(next);
   __syncthreads();
   const int count = e < kMaxExperts ? next[e] : 0, groups = (count + a.block_rows - 1) / a.block_rows;
   int rows_to_here = count, groups_to_here = groups;
@@ -106,11 +137,14 @@ __global__ __launch_bounds__(1024) void moe_group_kernel(Grouping a) {
     a.groups[all + i] = {a.shared, pairs + i * a.block_rows, min(a.block_rows, a.rows - i * a.block_rows)};
   if (threadIdx.x == 0) *a.group_count = all + shared_groups;
   __syncthreads();
-  for_each_pair(a.ids, pairs, [&](int i, int32_t id) {
-    const int at = id >= 0 ? atomicAdd(&next[id], 1) : -1;
-    if (at >= 0) a.row_of[at] = i / a.top_k;
-    a.position[i] = at;
-  });
+  own.place(a, next, 0, pairs);
+  for (int later = Pairs::kChunk; later < pairs; later += Pairs::kChunk) {
+    own.load(a.ids, later, pairs);
+#pragma unroll
+    for (int u = 0; u < Pairs::kAtOnce; ++u)
+      own.rank[u] = Pairs::at(later, u) < pairs ? a.position[Pairs::at(later, u)] : -1;
+    own.place(a, next, later, pairs);
+  }
   if (a.rides)
     for (int i = threadIdx.x; i < a.rows; i += blockDim.x) a.row_of[pairs + i] = i;
 }
@@ -132,13 +166,19 @@ void run_pass(const MoeArgs& args, int first, int rows, TileEngine engine, CUstr
   const Route route = {
       rows,     p.experts, p.top_k, p.renormalise, args.selection.given, p.shared_gate, static_cast<int>(w.router.rows),
       s.logits, ids,       weights, s.shared_scale};
-  launch({.grid = dim3(static_cast<unsigned>((rows + 7) / 8)), .block = dim3(256), .stream = stream},
-         p.experts > 256 ? moe_route_kernel<16> : moe_route_kernel<8>, route);
   Grouping grouping = {rows, p.experts, p.top_k,  block_rows,    rides,    w.pointers,
                        {},   ids,       s.groups, s.group_count, s.row_of, s.position};
   if (rides)
     grouping.shared = {w.shared.gate_up.data, w.shared.gate_up.row_scale, w.shared.down.data, w.shared.down.row_scale};
-  launch({.grid = dim3(1), .block = dim3(1024), .stream = stream}, moe_group_kernel, grouping);
+  const bool many = p.experts > 256, together = rows <= kRoutedTogether;
+  if (!together)
+    launch({.grid = dim3(static_cast<unsigned>((rows + 7) / 8)), .block = dim3(256), .stream = stream},
+           many ? moe_route_kernel<16> : moe_route_kernel<8>, route);
+  launch({.grid = dim3(1), .block = dim3(kGroupThreads), .stream = stream},
+         !together ? moe_group_kernel<0>
+         : many    ? moe_group_kernel<16>
+                   : moe_group_kernel<8>,
+         route, grouping);
 
   RowGroups groups = {s.groups, s.group_count, moe_most_groups(p, rows, block_rows), s.row_of};
   const auto products = engine == TileEngine::kStream   ? moe_stream

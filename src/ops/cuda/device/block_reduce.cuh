@@ -4,10 +4,12 @@
 #include <cuda_runtime.h>
 
 #include <cstdint>
+#include <type_traits>
 
 namespace mettle::cuda {
 
-// f(f(..)) of all values, in every thread.
+// f(f(..)) of all values, in every thread. Where no order matters, a warp reads each warp's value once; 1,024 threads
+// that read 32 each keep a race checker busy for minutes.
 template <class T, class F>
 __device__ __forceinline__ T block_reduce(T v, F f) {
   __shared__ T of_warp[32];
@@ -16,9 +18,20 @@ __device__ __forceinline__ T block_reduce(T v, F f) {
   __syncthreads();  // an earlier result may still be read
   if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = v;
   __syncthreads();
-  v = of_warp[0];
-  for (int w = 1; w < static_cast<int>(blockDim.x) / 32; ++w) v = f(v, of_warp[w]);
-  return v;
+  if constexpr (std::is_integral_v<T>) {
+    const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
+    v = of_warp[min(lane, warps - 1)];
+#pragma unroll
+    for (int d = 1; d < 32; d *= 2) {
+      const T other = __shfl_down_sync(0xffffffffu, v, d);
+      if (lane + d < warps) v = f(v, other);
+    }
+    return __shfl_sync(0xffffffffu, v, 0);
+  } else {
+    v = of_warp[0];
+    for (int w = 1; w < static_cast<int>(blockDim.x) / 32; ++w) v = f(v, of_warp[w]);
+    return v;
+  }
 }
 template <class T>
 __device__ __forceinline__ T block_sum(T v) {
