@@ -198,8 +198,9 @@ int command_prove(int argc, char** argv) {
       ->capture_default_str();
   CLI::Option* reprove = app.add_flag("--reprove", a.reprove, "ignore kept verdicts");
   CLI::Option* untimed = app.add_flag("--untimed", a.untimed,
-                                      "prove only: whoever needs times takes them later (under a sanitizer, or while "
-                                      "the device is busy)");
+                                      "prove only, take no times: whoever needs them takes them later (under a "
+                                      "sanitizer, or while the device is busy)");
+  untimed->excludes(app.get_option("--html"));  // the page says what serves, which times decide
   CLI::Option* forget_flag = app.add_flag("--forget", a.forget,
                                           "prove nothing: delete the kept verdicts of this build and device, and say "
                                           "what was deleted");

@@ -89,11 +89,11 @@ struct Maker {
   // `count` sequences of one row each, twins of the first kTwins, whose context blocks they share.
   AttentionCase make_twins(std::shared_ptr<const AttentionCaseWeights> weights, int count) {
     std::vector<Length> lengths;
-    // The last twin's keys make three splits of 64, so that each of up to 170 sequences may have several.
-    for (int i = 0; i < count; ++i) {
-      const int twin = i % kTwins;
-      lengths.push_back({1, p.block_size * (twin + 1 < kTwins ? twin : std::max(twin, 160 / p.block_size))});
-    }
+    // Where kernels split the keys, the last twin's make three splits of 64: each of up to 170 sequences may have
+    // several.
+    const int longest = layout == Layout::kP64 ? std::max(kTwins - 1, 160 / p.block_size) : kTwins - 1;
+    for (int i = 0; i < count; ++i)
+      lengths.push_back({1, p.block_size * (i % kTwins + 1 < kTwins ? i % kTwins : longest)});
     AttentionCase c = make(fmt::format("decode{}", count), std::move(weights), lengths);
     c.batch.twins = kTwins;
     std::vector<char> seen(static_cast<size_t>(c.blocks));

@@ -50,6 +50,36 @@ class Check(unittest.TestCase):
         for word in words:
             self.assertIn(word, err)
 
+    def test_the_table_of_figures_is_that_of_the_results(self):
+        with tempfile.TemporaryDirectory() as folder:
+            shutil.copytree(os.path.join(ROOT, "bench/results"), os.path.join(folder, "bench/results"))
+            os.makedirs(os.path.join(folder, "tools"))
+            shutil.copy(os.path.join(ROOT, "tools/readme_table"), os.path.join(folder, "tools"))
+            readme = os.path.join(folder, "README.md")
+            right = open(os.path.join(ROOT, "README.md"), encoding="utf-8").read()
+
+            def told(text, flag="--check"):
+                with open(readme, "w", encoding="utf-8") as f:
+                    f.write(text)
+                r = subprocess.run([sys.executable, os.path.join(folder, "tools/readme_table"), flag], capture_output=True,
+                                   text=True, timeout=60, stdin=subprocess.DEVNULL)
+                return r.returncode, r.stderr
+
+            self.assertEqual(told(right), (0, ""))
+            at = right.index("/ 13,614 |")
+            wrong = right[:at] + "/ 14,614 |" + right[at + 10:]
+            code, said = told(wrong)
+            self.assertEqual(code, 1)
+            self.assertIn("is not that of bench/results", said)
+            self.assertEqual(told(wrong, "--write"), (0, ""))
+            self.assertEqual(open(readme, encoding="utf-8").read(), right)
+            without = right.replace("<!-- made by tools/readme_table -->\n", "")
+            self.assertEqual(told(without, "--write")[0], 1)
+            self.assertEqual(open(readme, encoding="utf-8").read(), without)
+            os.remove(os.path.join(folder, "bench/results/2026-11-30-h200-real.json"))
+            self.assertIn("2026-11-30-h200-real.json: No such file", told(right)[1])
+        self.refused("README.md", TREE["README.md"] + "<!-- made by tools/readme_table -->\n", "readme_table")
+
     def test_faults_of_cuda_kernels_fit_their_kernels(self):
         with tempfile.TemporaryDirectory() as folder:
             for part in ("src/ops/cuda", "tests/mutants/cuda"):

@@ -15,7 +15,7 @@ ROOT = os.path.join(HERE, "..", "..")
 # real program's.
 FAKE = """#!/bin/bash
 here=$(dirname "$0"); name=$(basename "$0")
-[ "$name" = mettle ] && [ "$1" = inspect ] && exec "{real}" "$@"
+if [ "$name" = mettle ] && [ "$1" = inspect ]; then [ -e "$here/mute" ] && exit 1; exec "{real}" "$@"; fi
 while [ $# -gt 0 ]; do [ "$1" = --json ] && cp "$here/$name.json" "$2"; shift; done
 echo "$name speaks"
 exit "$(cat "$here/$name.code" 2>/dev/null || echo 0)"
@@ -29,11 +29,13 @@ PROOF = {"op": "moe", "backend": "tiles", "tactic": "mma", "verdict": "OK", "com
 def bench(decode, parts, free=10):
     return {"decode_tokens_s_by_rows": decode, "experts_of_independent_rows": parts, "prefill_tokens": 8192,
             "prefill_tokens_s": 35000.0, "load_seconds": 6.5, "weight_bytes": 21e9,
-            "plan": f"plan\n  total 5 MiB of {free} MiB available\nbackends\n  moe: tiles/mma\n"}
+            "plan": f"plan of x: 40 layers, context {16 * free}, steps of 2048 rows\n  weights 5 MiB\n"
+                    f"  kv      {free - 6} MiB ({free} blocks of 16 tokens)\n  total   {free - 1} MiB of {free} MiB available\n"
+                    "backends\n  moe: tiles/mma\n"}
 
 
 class GpuCheck(unittest.TestCase):
-    def check(self, *only, decode=None, parts=None, proof=None, code=0, free=10):
+    def check(self, *only, decode=None, parts=None, proof=None, code=0, free=10, mute=False):
         """(exit code, output, results.json)."""
         decode = decode or {"8": 2500.0, "1": 630.0}
         with tempfile.TemporaryDirectory() as folder:
@@ -43,6 +45,8 @@ class GpuCheck(unittest.TestCase):
             self.write(folder, "mettle.json", json.dumps({"results": [{**PROOF, **(proof or {})}]}))
             self.write(folder, "offline_bench.json", json.dumps(bench(decode, parts or dict.fromkeys(decode, 0.97), free)))
             self.write(folder, "offline_bench.code", str(code))
+            if mute:
+                self.write(folder, "mute", "")
             out = os.path.join(folder, "out")
             r = subprocess.run([sys.executable, os.path.join(ROOT, "tools/gpu_check"), out, "--programs", folder, "--commit",
                                 "abc1234", "--only", *only], capture_output=True, text=True, timeout=120,
@@ -79,6 +83,16 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual(code, 1, said)
         self.assertIn("8 rows read 0.89 of the experts", r["failed"][0])
         self.assertEqual(self.check("bench", parts={"1": 1.0})[0], 1)
+
+    def test_a_card_whose_bound_is_not_told_is_a_failure(self):
+        code, said, r = self.check("bench", mute=True)
+        self.assertEqual(code, 1, said)
+        self.assertIn("no bound of 1 rows on sm90", r["failed"][0])
+
+    def test_results_are_written_where_the_script_itself_fails(self):
+        code, said, r = self.check("prove", "bench", parts=3)  # no table of parts: not foreseen
+        self.assertEqual((code, r["failed"]), (1, ["gpu_check ended early"]), said)
+        self.assertIn("prove_35b_s", [x["name"] for x in r["results"]])
 
     def test_more_rows_may_not_be_slower(self):
         code, said, r = self.check("bench", decode={"1": 630.0, "8": 629.0})

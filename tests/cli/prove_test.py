@@ -283,6 +283,9 @@ class Prove(unittest.TestCase):
         self.assertEqual((set(least[0]), set(least[1])), ({0}, {0}))
         self.assertGreater(min(least[2]), 0)
         self.assertTrue(all(e["cached"] for e in out["results"]), "proved anew for want of times")
+        r = self.prove("--untimed", "--html", "page.html")  # which says what serves
+        self.assertEqual(r.returncode, 2, r.stderr)
+        self.assertIn("--html", r.stderr)
 
     def test_a_killed_parent_leaves_no_child_and_no_half_file(self):
         parent = subprocess.Popen([serving.PROGRAM, "prove", "--reprove"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,

@@ -52,8 +52,8 @@ TEST(ModelledMoe, SmallExpertsPassTheProof) { prove(kSmall, 90); }
 const MoeProblem kLarger = {.hidden = 1024, .experts = 3, .top_k = 1, .width = 256, .shared_width = 32};
 TEST(ModelledMoe, LargerUnitsPassTheProof) { prove(kLarger, 20); }
 
-// Pairs of a row and its choice, several thousand for every thread of the block that deals them out, or one row alone;
-// some experts are not here. Every pair has a place of its own in a group of its expert.
+// Pairs of a row and its choice, of one row or more than the block's threads take at once; some experts are not here.
+// Every pair has a place of its own in a group of its expert.
 void group(int rows, bool given) {
   const MoeProblem p = {.hidden = 32, .experts = 16, .top_k = 8, .width = 16, .shared_width = 16};
   const MoeCase c = moe_typical_case(p, rows, 1, Layout::kP64);
@@ -103,10 +103,12 @@ void group(int rows, bool given) {
                    {aligned, bytes}},
                   cuda::TileEngine::kMma, nullptr);
   EXPECT_EQ(calls, 2);
+  cuda::on_mma = [](const cuda::MmaTilesArgs&) { FAIL() << "mma"; };
 }
 TEST(ModelledMoe, EveryPairHasAPlaceInAGroupOfItsExpert) {
   group(1, false);
   group(8, false);  // the last number of rows whose choices are made by the block that groups them
+  group(8, true);
   group(9, false);
   group(33, true);
   group(1100, false);  // 8,800 pairs: more than its threads take at once
